@@ -36,38 +36,31 @@ def shipped() -> str:
 def page(source: Mapping[str, Any]) -> str:
     networks = {row["where"]: bool(row["caveat"]) for row in source["rows"]}
     groups = sum(networks.values())
+    found = {s: advice.options(s, source) for s in advice.situations()}
+    every = list(found.values())[-1]
     lines = [
         "# What should I use?",
         "",
-        f"Every method that was measured, on {len(networks) - groups} networks of ours, each against the plain network "
-        f"of the same data and schedule, by seed; and on {groups} groups of networks that others trained, each group "
-        "counted once, by network: splits of a test set are no seeds. `calibrant advise` prints this page's answer, "
-        "`calibrant advise METHOD` what one method did network by network, with every caveat. Made by `python -m "
-        "docs.make_scorecard`. How each map does file by file, beside maps of other libraries: [a race](race.md).",
+        *(f"- **{s.says}.** {advice.sentence(options)}" for s, options in found.items()),
         "",
-    ]
-    for situation in advice.situations():
-        found = advice.options(situation, source)
-        lines += [f"## {situation.says}", "", f"**{advice.sentence(situation, found)}**", ""]
-        if situation.retrain:
-            lines += ["Methods that train nothing and are not recommended are in the tables above.", ""]
-        lines += _table(
-            (
-                "method",
-                "trainings",
-                "passes",
-                "NLL",
-                "NLL better / worse",
-                "ECE better / worse",
-                "AUROC better / worse",
-            ),
-            [_option(o) for o in advice.shown(situation, found)],
-        )
-    lines += [
+        f"These answers count what each method did on {len(networks) - groups} networks that we trained and {groups} "
+        "groups of networks that others trained. Each method is compared with the plain network of the same data and "
+        "schedule, seed by seed. In a group, each network takes the place of a seed, and the group counts as one "
+        "network.",
+        "",
+        "`calibrant advise` prints this answer, for what you may do. `calibrant advise METHOD` prints one method, "
+        "network by network, with every caveat. [The race](race.md) compares our maps with those of other libraries, "
+        "file by file.",
+        "",
+        "## Every method",
+        "",
+        *_table(advice.HEAD, [_option(o) for o in every]),
+        *(f"- {note}" for note in advice.NOTES),
+        "",
         "## Calibration against refinement",
         "",
-        "One point per method and network with at least three seeds. Down: a lower NLL. Right: errors are ranked "
-        "further below correct answers. NLL is as trained, without temperature scaling.",
+        "Each point is a method on one network with three seeds or more. Lower is a lower NLL, further right is a "
+        "better ranking of errors. The NLL is that of the method as trained, without temperature scaling.",
         "",
         f"![NLL against AUROC, method by method]({FIGURE})",
         "",
@@ -76,41 +69,26 @@ def page(source: Mapping[str, Any]) -> str:
         *_one_network(source),
         "## Network by network",
         "",
+        "Differences from the plain network. A star marks what is beyond noise, after Holm's correction over the "
+        "methods of the network. Below five seeds, the variance is pooled over these methods. A schedule such as "
+        "`20of200` is 20 of the paper's 200 epochs.",
+        "",
     ]
     for where in networks:
         rows = [row for row in source["rows"] if row["where"] == where]
         about = f"{rows[0]['scale']} schedule" + (f", {rows[0]['settings']}" if rows[0]["settings"] else "")
-        lines += [f"### {where}", "", f"{about}{'; ' + rows[0]['caveat'] if rows[0]['caveat'] else ''}.", ""]
+        about = f"{about[0].upper()}{about[1:]}{'; ' + rows[0]['caveat'] if rows[0]['caveat'] else ''}."
         shown = [(source["methods"][r["method"]]["title"], str(r["seeds"]), *cells_of(r["values"])) for r in rows]
         heads = ("method", "seeds", "NLL", "ECE, points", "AUROC, points", "NLL, both scaled", "NLL over corruptions")
-        lines += _table(heads, shown)
-    _, _, rule = (evidence.__doc__ or "").partition("\n\n")
-    _, _, judged = (advice.__doc__ or "").partition("\n\n")
+        lines += [f"### {where}", "", about, "", *_table(heads, shown)]
     notes = (RESULTS / "notes" / "scorecard.md").read_text("utf-8").strip()
-    stars = "A star marks what is beyond noise; a schedule such as `20of200` is 20 of the paper's 200 epochs."
-    return "\n".join(
-        [
-            *lines,
-            "## Remarks of those who ran it",
-            "",
-            notes,
-            "",
-            "## How it is judged",
-            "",
-            rule,
-            "",
-            judged.strip(),
-            "",
-            stars,
-            "",
-        ]
-    )
+    made = "`python -m docs.make_scorecard` makes this page from `results/`."
+    return "\n".join([*lines, "## Notes on the measurements", "", notes, "", made, ""])
 
 
 def _option(o: advice.Option) -> tuple[str, ...]:
-    tallies = (f"{t.better} / {t.worse} of {t.judged}" if t.judged else "few seeds" for t in (o.nll, o.ece, o.auroc))
-    title = f"**{o.title}**" if o.recommended else o.title
-    return (title, str(o.trainings), str(o.passes), f"{100 * o.change:+.0f}%".replace("-", "−"), *tallies)
+    title, *numbers = advice.line(o)
+    return (f"**{title}**" if o.recommended else title, *numbers)
 
 
 def _one_network(source: Mapping[str, Any]) -> list[str]:

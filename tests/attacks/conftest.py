@@ -1,4 +1,4 @@
-"""A small convolutional network trained on the bundled digits, with normalised inputs: something worth attacking."""
+"""A small convolutional network trained on the bundled digits, with normalised inputs, to be attacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step must be one that a CUDA graph can record. Checked without CUDA, on the device `meta`, where tensors are empty.
+"""A step must be recordable as a CUDA graph. Checked without CUDA on the device `meta`, where tensors have no values.
 
 Whatever reads a number from the device (`item`, `bool`, a mask as an index) or mixes it with a tensor of the host fails
 there, as it would while a graph is recorded.
@@ -20,7 +20,7 @@ ITEMS = 16
 
 
 def stepped(attack: Attack, *, targeted: bool) -> tuple[State, State]:
-    """Rows before and after two steps on the device, as the loop takes them."""
+    """Return the rows before and after two steps on the device, taken as the loop takes them."""
     device = torch.device("meta")
     first, last = nn.Conv2d(1, 4, 3, device=device), nn.Linear(144, 5, device=device)
     model = nn.Sequential(first, nn.ReLU(), nn.Flatten(), last).eval().requires_grad_(False)
@@ -28,7 +28,7 @@ def stepped(attack: Attack, *, targeted: bool) -> tuple[State, State]:
     origin = torch.empty(ITEMS, 1, 8, 8, device=device)
     reference, done = (torch.empty(ITEMS, dtype=dtype, device=device) for dtype in (torch.long, torch.bool))
     task = Task(origin, reference, torch.empty(ITEMS, device=device), attack.bounds, targeted)
-    rows = loop._enter(task, done)
+    rows = loop._initial(task, done)
     return rows, loop._step(loop._step(rows, targeted), targeted)
 
 
@@ -40,7 +40,7 @@ def attacks() -> list[Attack]:
 @pytest.mark.parametrize("targeted", [False, True], ids=["away", "towards"])
 @pytest.mark.parametrize("attack", attacks(), ids=list(ATTACKS))
 def test_a_step_stays_on_its_device_and_keeps_its_shapes(attack: Attack, targeted: bool) -> None:
-    """Buffers of a graph are written in place: each row must come back as it went in."""
+    """Buffers of a graph are written in place, so each row must keep its shape, type and device."""
     before, after = stepped(attack, targeted=targeted)
     assert set(after) == set(before)
     for name, values in after.items():

@@ -23,7 +23,7 @@ def make(name: str, bounds: Bounds, **settings: object) -> Attack:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_stays_in_bounds_and_flips_what_it_calls_a_success(name: str, victim: Victim) -> None:
+def test_stays_in_bounds_and_successes_flip(name: str, victim: Victim) -> None:
     result = make(name, victim.bounds).run(victim.model, victim.x)
     pixel = result.adversarial * 0.4 + 0.3
     assert pixel.min() >= -1e-6 and pixel.max() <= 1 + 1e-6
@@ -40,7 +40,7 @@ def test_stays_in_bounds_and_flips_what_it_calls_a_success(name: str, victim: Vi
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_leaves_everything_as_found(name: str, victim: Victim) -> None:
+def test_restores_the_model_and_the_generators(name: str, victim: Victim) -> None:
     model = victim.model
     model.train()
     model[1].eval()  # modes differ by module
@@ -74,9 +74,7 @@ def test_leaves_everything_as_found(name: str, victim: Victim) -> None:
         model.eval()
 
 
-def test_cudnn_does_not_measure_every_size_of_a_shrinking_batch(
-    victim: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cudnn_does_not_benchmark_shrinking_batches(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = set()
     with victim.model.register_forward_hook(lambda *_: seen.add(torch.backends.cudnn.benchmark)):
@@ -86,7 +84,7 @@ def test_cudnn_does_not_measure_every_size_of_a_shrinking_batch(
 
 @pytest.mark.parametrize("name", BUDGET)
 def test_a_larger_budget_never_lowers_success(name: str, victim: Victim) -> None:
-    """Item by item, also where one step of all of the budget goes past another class."""
+    """Checked item by item; one step of the whole budget may pass through another class."""
     found = [
         make(name, victim.bounds, epsilon=e).run(victim.model, victim.x).success for e in (0.0, *BUDGETS, 0.4, 0.8)
     ]
@@ -105,8 +103,8 @@ def test_more_steps_never_lower_success_and_all_succeed(name: str, victim: Victi
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
-    """Alone, among others, in other slots: the same distance."""
+def test_the_result_of_an_item_does_not_depend_on_its_batch(name: str, victim: Victim) -> None:
+    """An item has the same distance alone, in a batch, and at another position."""
     x = victim.x[:24]
     whole = make(name, victim.bounds).run(victim.model, x).distance
     alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])

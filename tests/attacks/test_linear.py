@@ -1,4 +1,4 @@
-"""Linear networks, whose distances have a closed form: in wide bounds, with pixels at their bounds, and with CW's κ."""
+"""Linear networks, whose distances have a closed form: with and without pixels at the bounds, and with CW's κ."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nearest(model: nn.Linear, x: Tensor, bounds: Bounds, kappa: float = 0.0) -> 
 
 
 def linear(size: int, classes: int, seed: int = 0) -> nn.Linear:
-    """Classes of equal steepness and orthogonal directions: the likeliest other class is the nearest."""
+    """Classes of equal steepness and orthogonal directions, so that the likeliest other class is the nearest."""
     g = torch.Generator().manual_seed(seed)
     model = nn.Linear(size, classes)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def linear(size: int, classes: int, seed: int = 0) -> nn.Linear:
 @pytest.mark.parametrize("name", MINIMUM)
 @pytest.mark.parametrize(("classes", "box"), [(2, (-1, 2)), (5, (-1, 2)), (2, (0, 1)), (10, (0, 1))])
 def test_distance_is_the_closed_form(name: str, classes: int, box: tuple[float, float]) -> None:
-    """Within 2%, where the bounds do not matter; in [0, 1] half of the pixels are at a bound."""
+    """The distance is within 2% if the bounds do not matter. In [0, 1], half of the pixels are at a bound."""
     g, model = torch.Generator().manual_seed(3), linear(60, classes)
     x = torch.rand(12, 60, generator=g)
     if box == (0, 1):
@@ -107,8 +107,8 @@ def test_a_success_that_is_not_confident_enough_does_not_count() -> None:
 
 @pytest.mark.parametrize("name", MINIMUM)
 @pytest.mark.parametrize("reference", [{}, {"labels": torch.ones(1).long()}, {"targets": torch.zeros(1).long()}])
-def test_a_tie_is_left_by_a_short_step(name: str, reference: dict[str, Tensor]) -> None:
-    """Both logits are equal to the last bit: that is not a success, and the model has a gradient."""
+def test_a_tie_is_broken_by_a_short_step(name: str, reference: dict[str, Tensor]) -> None:
+    """Equal logits are not a success, and the model has a gradient there."""
     model = nn.Linear(3, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -1.0, 2.0], [-1.0, 1.0, 2.0]]))
@@ -118,7 +118,7 @@ def test_a_tie_is_left_by_a_short_step(name: str, reference: dict[str, Tensor]) 
 
 @pytest.mark.parametrize("name", MINIMUM)
 def test_an_input_almost_at_the_boundary_still_flips(name: str) -> None:
-    """Its margin is below what rounding may change; it moves as far as needed."""
+    """The margin is below the possible rounding error, and the attack moves as far as needed."""
     model, x = linear(30, 3), 0.3 + 0.4 * torch.rand(12, 30, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         for _ in range(2):  # onto the nearest boundary, up to a millionth of the logits

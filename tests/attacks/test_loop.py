@@ -1,4 +1,5 @@
-"""Batches that shrink, buffers and half precision: what CUDA runs, on the CPU, with a replayed step for a graph."""
+"""What runs on CUDA, tested on the CPU: shrinking batches, buffers (replaying a step instead of a graph), half
+precision."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.attacks.conftest import Victim
 
 
 class Replayed:
-    """What `RecordedStep` does, without a graph: buffers of its own that every step writes to."""
+    """A `RecordedStep` without a graph: every step writes to its own buffers."""
 
     sizes: ClassVar[list[int]] = []
 
@@ -62,8 +63,8 @@ def test_half_precision_gradients_end_in_full_precision(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e6, 1e-12])
-def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, victim: Victim) -> None:
-    """Weights beyond the range of float16 become infinite, logits far below it have no gradient; both items succeed."""
+def test_items_that_fail_in_half_precision_are_attacked_in_full(scale: float, victim: Victim) -> None:
+    """In float16, large weights become infinite and small logits have no gradient. Both kinds of items must succeed."""
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -89,7 +90,7 @@ def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, victi
 
 @dataclass(frozen=True, kw_only=True)
 class Endless(Attack):
-    """Walks up the gradient and never says that it is done."""
+    """Follows the gradient and never reports `done`."""
 
     @property
     def steps(self) -> int:

@@ -1,4 +1,4 @@
-"""robustness and levels: order, bounds, store, refusals. (tests/test_killed.py resumes after kill -9.)"""
+"""robustness and levels: order, bounds, store and errors. (tests/test_killed.py resumes after kill -9.)"""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_chunk_on_cuda_fits_into_memory(shape: tuple[int, ...], items: int) ->
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_the_bar_says_which_split_is_measured(split: str, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar that goes away when it is done prints nothing where there is no terminal; what it is given is looked at."""
+def test_the_progress_bar_names_the_split(split: str, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transient bar prints nothing without a terminal, so the arguments of `add_task` are checked."""
     said: list[str] = []
     honest = Progress.add_task
     monkeypatch.setattr(Progress, "add_task", lambda bar, title, **k: said.append(title) or honest(bar, title, **k))
@@ -76,7 +76,7 @@ def test_pixels_are_the_unit_whatever_the_normalisation(victim: Victim) -> None:
     torch.testing.assert_close(of_pixels, of_inputs, rtol=1e-3, atol=0)
 
 
-def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path: Path) -> None:
+def test_store_resumes_and_refuses_other_measurements(victim: Victim, tmp_path: Path) -> None:
     settings = {"bounds": victim.bounds, "store": tmp_path / "store"}
     first = robustness(victim.model, victim.x, "ddn", chunk=20, **settings)
     kept = sorted(p.name for p in (tmp_path / "store").iterdir())
@@ -120,7 +120,7 @@ def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path:
         robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, store=tmp_path / "notes")
 
 
-def test_a_pair_of_numbers_is_bounds_and_one_number_is_every_channels(victim: Victim) -> None:
+def test_bounds_from_a_pair_and_constants_from_one_number(victim: Victim) -> None:
     x, model = victim.x[:12], victim.model
     wide = robustness(model, x, "ddn", bounds=Bounds(-3, 3))
     for pair in ((-3, 3), [-3.0, 3.0], (torch.tensor(-3.0), 3)):
@@ -144,8 +144,8 @@ def test_a_pair_of_numbers_is_bounds_and_one_number_is_every_channels(victim: Vi
         ({"std": 0.0}, "must be positive"),
     ],
 )
-def test_bounds_that_are_none(arguments: dict[str, Any], says: str) -> None:
-    """In an infinite box the searches have no scale: the distances that came out were a third too large."""
+def test_wrong_bounds_are_named(arguments: dict[str, Any], says: str) -> None:
+    """In an infinite box the searches have no scale; their distances were a third too large."""
     with pytest.raises(InputError, match=says):
         Bounds(**arguments)
 
@@ -206,7 +206,7 @@ def test_levels_are_equal_sized_ordered_and_break_ties_by_index(values: list[flo
                 assert level[i] <= level[j]
 
 
-def test_levels_refuse_what_is_no_distance() -> None:
+def test_levels_refuse_other_values_than_distances() -> None:
     with pytest.raises(InputError, match="item 1 is not a number"):
         levels(torch.tensor([1.0, float("nan")]), 2)
     with pytest.raises(InputError, match="shape"):
@@ -225,7 +225,7 @@ def test_levels_of_arrays_and_lists() -> None:
 
 
 class Dark(nn.Module):
-    """Flat where no pixel is below a half."""
+    """A network without a gradient where all pixels are above a half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,8 +237,8 @@ class Dark(nn.Module):
 
 
 @pytest.mark.parametrize("chunk", [8, 3])  # alone, among others
-def test_a_flat_place_is_no_flat_model(chunk: int, tmp_path: Path) -> None:
-    """One item has no gradient: it alone has no distance, however items are cut into chunks."""
+def test_one_item_without_a_gradient_does_not_refuse_the_model(chunk: int, tmp_path: Path) -> None:
+    """An item without a gradient is infinitely far away, however the items are cut into chunks."""
     x = torch.cat([torch.rand(8, 4, generator=torch.Generator().manual_seed(0)) * 0.4, torch.full((1, 4), 0.9)])
     for order in (x, x.flip(0)):
         found = robustness(Dark(), order, "ddn", chunk=chunk, store=tmp_path / f"{chunk}-{order[0, 0]:.2f}")
@@ -248,7 +248,7 @@ def test_a_flat_place_is_no_flat_model(chunk: int, tmp_path: Path) -> None:
     assert not (tmp_path / "flat").exists()
 
 
-def test_a_damaged_chunk_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_chunk_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) * 0.4
     whole = robustness(Dark(), x, "ddn", chunk=2, store=tmp_path / "s")
     victim = tmp_path / "s" / "00001.safetensors"

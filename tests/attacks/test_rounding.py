@@ -1,4 +1,5 @@
-"""A success holds in any batch: in other orders and sizes, for few classes, in half precision, with dropout's masks."""
+"""A success holds in any batch: of other order and size, with few classes, in half precision, and with dropout's
+masks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MINIMUM = [name for name, attack in ATTACKS.items() if attack.nearest]
 
 
 class Rounding(nn.Module):
-    """TF32's ten bits of mantissa in the last layer; what is lost depends on an item's place and on the batch size."""
+    """Rounds the last layer to the ten bits of TF32, differently for each position and batch size."""
 
     def __init__(self, model: nn.Sequential) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Rounding(nn.Module):
 
 
 def compositions(n: int) -> Iterator[list[Tensor]]:
-    """Orders and sizes of batches that an attack does not use itself."""
+    """Yield orders and sizes of batches that no attack uses."""
     yield [torch.arange(n)]
     yield [torch.randperm(n, generator=torch.Generator().manual_seed(1))]
     yield list(torch.arange(n).split(1))
@@ -52,7 +53,7 @@ def fresh(model: nn.Module, x: Tensor, batches: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_success_holds_in_every_batch(name: str, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the clearance of CUDA, for logits that change with the batch as they do on CUDA."""
+    """Uses the clearance of CUDA, with logits that depend on the batch as they do on CUDA."""
     monkeypatch.setitem(boundary.UNIT, torch.float32, boundary.TF32_UNIT)
     model = Rounding(victim.model).eval()  # type: ignore[arg-type]
     attack = ATTACKS[name](bounds=victim.bounds, **({"iterations": 30} if name == "cw" else {}))  # type: ignore[arg-type]
@@ -91,10 +92,10 @@ def test_with_few_classes_a_success_holds_alone_and_in_any_layout(attack: type[A
 
 @pytest.mark.parametrize("name", MINIMUM)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_with_inputs_in_half_precision_the_distance_is_that_of_what_is_returned(
+def test_with_half_precision_inputs_the_distance_is_that_of_the_returned_point(
     name: str, dtype: torch.dtype, victim: Victim
 ) -> None:
-    """A pixel next to one is known to 1/256 in bfloat16: rounding moves it farther than some attacks do."""
+    """In bfloat16 a pixel near one has steps of 1/256, which are larger than some distances."""
     model, x = copy.deepcopy(victim.model).to(dtype), victim.x[:12].to(dtype)
     labels = torch.cat([(victim.y[:2] + 1) % 10, victim.y[2:12]])  # two are wrong from the start
     attack = ATTACKS[name](bounds=victim.bounds, **({"iterations": 40} if name == "cw" else {}))  # type: ignore[arg-type]
@@ -107,8 +108,8 @@ def test_with_inputs_in_half_precision_the_distance_is_that_of_what_is_returned(
     torch.testing.assert_close(result.distance[found], measured[found], rtol=1e-3, atol=1e-5)
 
 
-def test_mc_dropouts_masks_are_those_of_a_fresh_pass(victim: Victim) -> None:
-    """Masks belong to a batch, so all items stay in one, also when there are more than fit into `batch`."""
+def test_successes_on_mc_dropout_hold_in_a_fresh_pass(victim: Victim) -> None:
+    """Masks belong to a batch, so all items stay in one batch, even more items than `batch`."""
     predictor = MCDropout(victim.model, members=4, seed=2)
     count, batch = 20, 7
     x, y = victim.x[:count], victim.y[:count]

@@ -1,4 +1,4 @@
-"""Settings are numbers: of any library, and what is none is named in one line before anything is attacked."""
+"""Settings may be numbers of any library. Anything else is refused, in one line, before an attack begins."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NO_NUMBERS = ["a", b"1", [1], {}, 1j, object(), math.nan, -math.inf, 10**400, to
 ALSO_WRONG = {"int": [True, 1.5, 2.0], "float": [True], "bool": [1, 0.0]}
 
 
-def test_every_attack_has_numbers() -> None:
+def test_every_attack_has_numeric_settings() -> None:
     assert {name for name, *_ in NUMERIC} == set(ATTACKS) and ("pgd", "epsilon", "float") in NUMERIC
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_is_no_number_is_named(name: str) -> None:
+def test_settings_that_are_not_numbers_are_named(name: str) -> None:
     make: Any = ATTACKS[name]
     wrong = [(s, kind, value) for n, s, kind in NUMERIC if n == name for value in [*NO_NUMBERS, *ALSO_WRONG[kind]]]
     for setting, kind, value in wrong:
@@ -40,13 +40,13 @@ def test_what_is_no_number_is_named(name: str) -> None:
         assert "\n" not in str(error.value) and len(str(error.value)) < 200
 
 
-def test_numbers_of_other_libraries_are_numbers() -> None:
+def test_numbers_of_other_libraries_are_converted() -> None:
     made = PGD(epsilon=np.float32(0.25), iterations=np.int64(3), seed=torch.tensor(5), norm=2)  # type: ignore[arg-type]
     assert made == PGD(epsilon=0.25, iterations=3, seed=5, norm=2.0)
     assert [type(v) for v in (made.epsilon, made.iterations, made.seed, made.norm)] == [float, int, int, float]
 
 
-def test_a_switch_of_numpy_is_one() -> None:
+def test_a_boolean_of_numpy_is_converted() -> None:
     made = PGD(random_start=np.bool_(False), reduced=np.bool_(True))  # type: ignore[arg-type]
     assert made.random_start is False and made.reduced is True
     with pytest.raises(InputError, match="epsilon"):
@@ -55,7 +55,7 @@ def test_a_switch_of_numpy_is_one() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Own(DDN):
-    """Somebody's attack: settings that are numbers or something else, that may be endless, or that are worked out."""
+    """A custom attack with settings that are not numbers, that may be infinite, or that are computed."""
 
     rate: float | list[float] = 0.5
     strength: int | float = 0.5
@@ -69,7 +69,7 @@ class Own(DDN):
         object.__setattr__(self, "twice", 2 * self.alpha)
 
 
-def test_settings_of_an_attack_of_ones_own() -> None:
+def test_settings_of_a_custom_attack() -> None:
     made = Own(rate=[0.1, 0.2], budget=math.inf, width=np.int64(3))  # type: ignore[arg-type]
     assert (made.strength, made.mode, made.twice, made.width) == (0.5, "auto", 2.0, 3) and type(made.width) is int
     for slip in ({"budget": "a"}, {"budget": math.nan}, {"width": 1.5}, {"alpha": math.inf}):
@@ -77,12 +77,12 @@ def test_settings_of_an_attack_of_ones_own() -> None:
             Own(**slip)
 
 
-def test_an_engine_that_is_no_name(victim: Victim) -> None:
+def test_an_engine_that_is_not_a_name_is_refused(victim: Victim) -> None:
     with pytest.raises(CalibrantError, match="engine"):
         FGSM(engine=None, bounds=victim.bounds).run(victim.model, victim.x)  # type: ignore[arg-type]
 
 
-def test_a_batch_of_none_and_constants_of_other_channels(victim: Victim) -> None:
+def test_a_batch_of_zero_and_wrong_numbers_of_channels_are_refused(victim: Victim) -> None:
     with pytest.raises(InputError, match="batch must be at least 1, got 0"):
         FGSM(bounds=victim.bounds, batch=0).run(victim.model, victim.x)
     with pytest.raises(InputError, match="mean has 2 entries"):
@@ -100,7 +100,7 @@ def test_labels_are_whole_numbers_of_any_kind(kind: Any, victim: Victim) -> None
 
 
 def test_inputs_of_another_precision_than_the_weights_are_named(victim: Victim) -> None:
-    """NumPy's float64 is the usual slip; what else a model has to say about its inputs, it says itself."""
+    """NumPy's float64 is a usual mistake. The model itself reports other errors about its inputs."""
     attack = DDN(bounds=victim.bounds)
     with pytest.raises(InputError, match=r"x is torch.float64 .* weights are torch.float32; pass x.to"):
         attack.run(victim.model, victim.x.double())
@@ -109,8 +109,9 @@ def test_inputs_of_another_precision_than_the_weights_are_named(victim: Victim) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_has_few_digits_and_white_is_still_white(dtype: torch.dtype, victim: Victim) -> None:
-    """CIFAR's constants: normalised and back, black and white are up to half a per cent outside, and no mistake."""
+def test_half_precision_inputs_at_the_bounds_are_accepted(dtype: torch.dtype, victim: Victim) -> None:
+    """With CIFAR's constants, black and white are up to half a percent outside the bounds after normalising and
+    back."""
     box = Bounds(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
     grey = (torch.arange(256) / 255).reshape(-1, 1, 1, 1).expand(256, 3, 1, 1)
     x = box.inputs(grey, dtype)
@@ -133,19 +134,20 @@ def test_half_precision_has_few_digits_and_white_is_still_white(dtype: torch.dty
         (CarliniWagner, {"lr": 0.0}, "lr=0.0 must be positive"),
         (CarliniWagner, {"kappa": -1.0}, "kappa=-1.0 must be 0 or more"),
         (CarliniWagner, {"initial_c": 0.0}, "initial_c=0.0 must be positive"),
-        (PGD, {"alpha": -1.0}, "alpha=-1.0, the size of a step, must be positive"),
+        (PGD, {"alpha": -1.0}, "alpha=-1.0 must be positive"),
+        (PGD, {"epsilon": -0.1}, "epsilon=-0.1 must be 0 or more"),
         (DDN, {"gamma": 1.0}, "gamma=1.0 must be below 1"),
         (DDN, {"alpha": -2.0}, "alpha=-2.0 must be positive"),
         (DeepFool, {"candidates": 0}, "candidates=0 must be 1 or more"),
     ],
 )
-def test_the_setting_that_is_wrong_is_named_alone(attack: type, given: dict[str, float], says: str) -> None:
+def test_only_the_wrong_setting_is_named(attack: type, given: dict[str, float], says: str) -> None:
     with pytest.raises(InputError) as caught:
         attack(**given)
     assert str(caught.value) == says
 
 
-def test_bounds_of_an_attack_are_bounds() -> None:
+def test_bounds_of_an_attack_must_be_bounds() -> None:
     attack = DDN(bounds=(0, 1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"bounds=\(0, 1\): an attack takes bounds=calibrant.attacks.Bounds"):
         attack(torch.nn.Linear(3, 2), torch.rand(2, 3))

@@ -1,4 +1,4 @@
-"""Each attack against the equation it prints: naive loops in float64, closed forms, and ensembles to see through."""
+"""Each attack against its equation: naive loops in float64, closed forms, and ensembles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.attacks.conftest import Victim
 
 
 def test_fgsm_is_the_sign_of_the_cross_entropys_gradient(victim: Victim) -> None:
-    """Goodfellow 2015, in float64 with torch's own cross-entropy; also for items that the model gets wrong."""
+    """Goodfellow 2015, in float64 with torch's own cross-entropy, also for misclassified items."""
     model, attack = copy.deepcopy(victim.model).double(), FGSM(bounds=victim.bounds, epsilon=0.03)
     own = model(victim.x.double()).argmax(-1)
     for labels in (None, (own + 1) % 10):
@@ -42,19 +42,19 @@ def test_fgsm_moves_items_whose_confidence_rounds_to_one() -> None:
 
 
 class Window(nn.Module):
-    """The other class lies at 0.3 … 0.5."""
+    """A network that predicts the other class only from 0.3 to 0.5."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(x), 1 - 10 * (x - 0.4).abs()], 1)
 
 
-def test_fgsm_is_the_textbook_point_also_where_a_smaller_budget_would_succeed() -> None:
+def test_fgsm_uses_the_whole_budget_even_if_a_smaller_one_would_succeed() -> None:
     result = FGSM(epsilon=1.0).run(Window(), torch.zeros(1, 1))
     assert result.adversarial.item() == 1.0 and not result.success.item()
 
 
 def test_pgd_climbs_the_confidence_of_any_other_class(victim: Victim) -> None:
-    """Stutz 2020: x ← Π(x + α·sign ∇ max_{k ≠ y} log p_k), by hand from the same start."""
+    """Stutz 2020: x ← Π(x + α·sign ∇ max_{k ≠ y} log p_k), computed by hand from the same start."""
     attack = PGD(bounds=victim.bounds, epsilon=0.05, iterations=4, maximise="confidence", random_start=False)
     ours = attack.run(victim.model, victim.x, victim.y).adversarial * 0.4 + 0.3
     start = victim.x * 0.4 + 0.3
@@ -86,7 +86,7 @@ def test_pgd_stays_in_its_ball(norm: float, victim: Victim) -> None:
 
 
 def test_pgd_is_projected_ascent_step_by_step() -> None:
-    """Madry 2018 on a linear model, three steps by hand."""
+    """Madry 2018 on a linear model, three steps computed by hand."""
     model = nn.Linear(3, 2, bias=False).double()
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 0.0]]))
@@ -132,7 +132,7 @@ def test_the_cheap_ruler_ranks_as_cw_does(victim: Victim) -> None:
 
 
 def pooled(predictor: object, x: Tensor) -> Tensor:
-    """log of the mean probability over members, differentiable, written plainly."""
+    """Return the log of the mean probability over members, differentiable, in plain code."""
     held = []
     for j in range(predictor.size):  # type: ignore[attr-defined]
         with predictor.member(j) as network:  # type: ignore[attr-defined]
@@ -160,14 +160,14 @@ def test_ensembles_are_attacked_through_their_pool(kind: str, victim: Victim) ->
     assert bool((predictor(result.adversarial).argmax(-1) != predictor(victim.x[:12]).argmax(-1)).all())  # type: ignore[operator]
 
 
-def test_pep_is_attacked_and_its_weights_come_back(victim: Victim) -> None:
+def test_attacking_pep_restores_its_weights(victim: Victim) -> None:
     before = {k: v.clone() for k, v in victim.model.state_dict().items()}
     result = DDN(bounds=victim.bounds).run(PEP(victim.model, 0.05, members=3), victim.x[:6])
     assert bool(result.success.all())
     assert all(torch.equal(before[k], v) for k, v in victim.model.state_dict().items())
 
 
-def test_strength_counts_as_ss_does(victim: Victim) -> None:
+def test_the_success_rate_is_that_of_ss(victim: Victim) -> None:
     """SS Table E.2: 28.3 % under FGSM with 62.9 % ASR, and 7.5 % under PGD with 90.1 %, fit one clean accuracy."""
     clean = 0.283 / (1 - 0.629)
     assert attack_success_rate(clean, 0.283) == pytest.approx(0.629)
@@ -183,7 +183,7 @@ def test_strength_counts_as_ss_does(victim: Victim) -> None:
         assess(victim.model, DDN(bounds=victim.bounds), victim.x, wrong)
 
 
-def test_ccat_takes_our_pgd(victim: Victim) -> None:
+def test_ccat_uses_our_pgd(victim: Victim) -> None:
     attack = PGD(bounds=victim.bounds, epsilon=0.05, iterations=5)
     q = nn.functional.one_hot(victim.y, 10).float()
     victim.model.train()

@@ -1,4 +1,4 @@
-"""Predictors that are no network: functions, methods and objects of one's own. What is behind them is found."""
+"""Predictors that are functions, methods and other objects. The networks behind them are found."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.attacks import DDN, Bounds, robustness
-from calibrant.attacks.store import weights_hash
+from calibrant.attacks.networks import weights_hash
 from calibrant.errors import InputError
 from tests.attacks.conftest import Victim
 
 
 class Own:
-    """A predictor as a user writes one; its network has a name of its own."""
+    """A user's predictor, whose network is in an attribute of an unusual name."""
 
     def __init__(self, net: nn.Module) -> None:
         self.parts = {"net": [net]}
@@ -58,8 +58,8 @@ def test_a_wrapped_network_is_attacked_in_eval_mode_and_left_as_found(kind: str,
     torch.testing.assert_close(found.distance, plain.distance)
 
 
-def test_a_store_knows_one_predictor_from_another(victim: Victim, tmp_path: Path) -> None:
-    """Not by weights alone: other layers, smoothing, another network in the same function, another posterior."""
+def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> None:
+    """Weights alone do not identify a predictor: layers, smoothing and the networks in a function count too."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2), nn.Flatten(), nn.Linear(676, 10))
     other = nn.Sequential(net[0], nn.Tanh(), *net[2:])
     twin = nn.Sequential(*net)
@@ -74,8 +74,8 @@ def test_a_store_knows_one_predictor_from_another(victim: Victim, tmp_path: Path
     assert not (tmp_path / "s").exists()
 
 
-def test_an_attack_inside_somebodys_evaluation_is_an_attack_as_ever(victim: Victim) -> None:
-    """Under inference mode tensors have no gradient; nor may constants made there be kept for later."""
+def test_attacks_work_inside_inference_mode_and_autocast(victim: Victim) -> None:
+    """Inference mode records no gradients, and constants made in it must not be cached."""
     box = Bounds(mean=(0.3125,), std=(0.25,))
     x = box.inputs(victim.bounds.pixels(victim.x[:12]), torch.float32)
     with torch.inference_mode():

@@ -21,6 +21,7 @@ from calibrant.errors import CalibrantError, DivergedError, FileError, InputErro
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
+from calibrant.papers.reported import SAME_ROW
 from calibrant.training import How, Selection
 from calibrant.training import read as recipe
 from calibrant.training.settings import Choice

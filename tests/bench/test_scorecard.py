@@ -116,7 +116,12 @@ def source(**rows: list[tuple[str, str]]) -> dict[str, object]:
                 "where": f"{i}",
                 "scale": "paper",
                 "caveat": "",
-                "values": {"nll": value(nll, -0.1), "ece": value("open", 0), "auroc": value(a, 0)},
+                "values": {
+                    "nll": value(nll, -0.1),
+                    "nll_rival": value(nll, -0.1),
+                    "ece": value("open", 0),
+                    "auroc": value(a, 0),
+                },
             }
             for m, each in rows.items()
             for i, (nll, a) in enumerate(each)
@@ -137,15 +142,8 @@ def test_a_method_is_recommended_if_it_helps_twice_and_harms_nowhere() -> None:
     assert found["many"].nll == advice.Tally(better=2, worse=0, judged=2, networks=3)
     assert "many" not in {o.name for o in advice.options(advice.Situation(True, 9), given)}
     [only] = advice.options(advice.Situation(False, 1), given)
-    assert only.name == "map" and advice.sentence(advice.Situation(False, 1), [only]) == "Use map."
-    assert "Nothing" in advice.sentence(advice.Situation(True, 1), [o for o in found.values() if not o.recommended])
-
-
-def test_where_one_may_train_maps_are_shown_only_if_recommended() -> None:
-    given = source(map=[("open", "open")], trained=[("open", "open")])
-    for train, names in ((True, ["trained"]), (False, ["map"])):
-        situation = advice.Situation(train, None)
-        assert [o.name for o in advice.shown(situation, advice.options(situation, given))] == names
+    assert only.name == "map" and advice.sentence([only]) == "Use map (NLL better on 2 of 2 networks)."
+    assert "Nothing" in advice.sentence([o for o in found.values() if not o.recommended])
 
 
 def test_what_a_method_has_to_beat_is_the_scaled_network() -> None:
@@ -158,12 +156,21 @@ def test_what_a_method_has_to_beat_is_the_scaled_network() -> None:
         assert found["temperature"].nll.better == 1, "which itself has to beat the plain network"
 
 
+def test_a_method_that_was_not_compared_with_the_scaled_network_is_promising_at_best() -> None:
+    given = source(a=[("better", "open"), ("better", "open")], temperature=[("better", "open"), ("better", "open")])
+    for row in given["rows"]:  # type: ignore[attr-defined]
+        del row["values"]["nll_rival"]
+    found = advice.options(advice.Situation(True, None), given)
+    assert [(o.name, o.recommended, o.promising) for o in found] == [("temperature", True, False), ("a", False, True)]
+    assert "Use temperature (" in advice.sentence(found) and "Promising: a (" in advice.sentence(found)
+
+
 def test_shortened_trainings_are_said() -> None:
     given = source(a=[("better", "open"), ("better", "open")])
     for row in given["rows"]:  # type: ignore[attr-defined]
         row["scale"] = "20of200"
     [option] = advice.options(advice.Situation(True, 1), given)
-    assert advice.sentence(advice.Situation(True, 1), [option]) == "Use a (seen on shortened trainings)."
+    assert "on shortened trainings only" in advice.sentence([option]) and "‡" in advice.line(option)[3]
 
 
 def test_networks_of_others_are_units_and_halvings_are_none() -> None:

@@ -1,4 +1,4 @@
-"""A small overfitted network on the bundled digits: overconfident enough for every ensemble to help."""
+"""A small overfitted network on the bundled digits, so overconfident that every ensemble helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of MC dropout by the network's graph are those of the plain loop, and what they share runs once."""
+"""The graph of MC dropout gives the members of the plain loop, and runs their shared part once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import calibrant
 from calibrant.ensembles import dropout
 from calibrant.ensembles.dropout import MCDropout
-from calibrant.ensembles.dropout_graph import together
+from calibrant.ensembles.dropout_graph import group_size
 from calibrant.errors import CalibrantWarning
 
 X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
@@ -169,7 +169,7 @@ WHOLE = {
     counts_in_python: "changes its own attributes",
     keeps_its_statistics_moving: "updates its running statistics",
     normalises_its_input_in_place: "writes to its input",
-    writes_to_a_part_of_what_members_share: "read under another name",
+    writes_to_a_part_of_what_members_share: "after members have read it",
     writes_to_out: "writes to several tensors",
     leaves_for_numpy: "numpy",
     packs_a_sequence: "depend on the values of its input",
@@ -184,7 +184,7 @@ def network(how: Callable[[Net, Tensor], Tensor]) -> Net:
 
 
 def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
-    """Member after member, each on an input of its own."""
+    """Return the members of the plain loop, each run on its own copy of the input."""
     out = []
     for j in range(ensemble.size):
         with torch.no_grad(), ensemble.member(j) as member:
@@ -194,7 +194,7 @@ def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("asked", [None, 3])
 @pytest.mark.parametrize("how", GRAPHS, ids=lambda f: f.__name__)
-def test_the_members_of_a_graph_are_those_of_the_plain_loop(how: Any, asked: int | None) -> None:
+def test_the_graph_gives_the_members_of_the_plain_loop(how: Any, asked: int | None) -> None:
     ensemble, x = MCDropout(network(how), members=5, together=asked), X.clone()
     got, expected = ensemble.members(x), looped(ensemble, X)
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
@@ -207,7 +207,7 @@ def compares_each_item_with_one_of_the_others(n: Net, x: Tensor) -> Tensor:
     return n.head((h - h.flip(0)).mean((2, 3)))
 
 
-def test_a_network_whose_stacked_members_would_mix_is_run_whole() -> None:
+def test_a_network_that_mixes_stacked_members_runs_whole() -> None:
     how = compares_each_item_with_one_of_the_others
     expected = looped(MCDropout(network(how), members=5), X)
     assert torch.equal(MCDropout(network(how), members=5).members(X), expected)
@@ -218,7 +218,7 @@ def test_a_network_whose_stacked_members_would_mix_is_run_whole() -> None:
 
 
 @pytest.mark.parametrize("how", WHOLE, ids=lambda f: f.__name__)
-def test_what_has_no_graph_is_run_whole_and_said_once(how: Any) -> None:
+def test_a_network_without_a_graph_runs_whole_and_warns_once(how: Any) -> None:
     ours, theirs, x = network(how), network(how), X.clone()
     ensemble = MCDropout(ours, members=4)
     with pytest.warns(CalibrantWarning, match=f"runs Net whole for every member: .*{WHOLE[how]}") as said:
@@ -238,7 +238,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_no_dropout_touches_runs_once_per_batch_of_any_size() -> None:
+def test_the_shared_part_runs_once_per_batch_of_any_size() -> None:
     ensemble = MCDropout(network(plain), members=7)
     ensemble(X)  # traced
     for batch in (X, X[:2], X[:4]):
@@ -248,7 +248,7 @@ def test_what_no_dropout_touches_runs_once_per_batch_of_any_size() -> None:
     assert torch.equal(ensemble.members(X[:1]), looped(ensemble, X[:1]))
 
 
-def test_new_weights_and_settings_are_those_of_the_network() -> None:
+def test_changed_weights_and_settings_are_used() -> None:
     net = network(plain)
     ensemble = MCDropout(net, members=3)
     ensemble.members(X)
@@ -261,10 +261,10 @@ def test_new_weights_and_settings_are_those_of_the_network() -> None:
     assert torch.equal(ensemble.members(X), looped(ensemble, X))
 
 
-def test_somebodys_hooks_see_every_member() -> None:
+def test_foreign_hooks_are_called_for_every_member() -> None:
     net, heard = network(plain), []
     net.features.register_forward_hook(lambda *_: heard.append(1))
-    with pytest.warns(CalibrantWarning, match="somebody's hooks"):
+    with pytest.warns(CalibrantWarning, match="hooks on its modules"):
         MCDropout(net, members=4).members(X)
     assert len(heard) == 4
 
@@ -275,7 +275,7 @@ def gives_wide_logits(n: Net, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("asked", [None, 3])
 @pytest.mark.parametrize("how", [adds_in_place_to_what_members_share, gives_wide_logits])
-def test_under_autocast_too(how: Any, asked: int | None) -> None:
+def test_the_graph_agrees_under_autocast(how: Any, asked: int | None) -> None:
     ensemble = MCDropout(network(how), members=4, together=asked)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(ensemble.members(X), looped(ensemble, X), atol=0, rtol=1e-2 if asked else 0)
@@ -290,8 +290,8 @@ def test_a_smoothed_network_has_a_graph() -> None:
     assert torch.equal(ensemble.members(X), looped(ensemble, X))
 
 
-def test_members_side_by_side_have_the_masks_of_the_plain_loop() -> None:
-    """In float64 another order of summation is all that is left; a wrong mask would be seen at once."""
+def test_stacked_members_have_the_masks_of_the_plain_loop() -> None:
+    """In float64 the orders of summation differ by very little, so that a wrong mask would be seen."""
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.Dropout2d(0.4), nn.Conv2d(6, 4, 3), nn.Dropout(0.3, inplace=True),
         nn.Flatten(), nn.AlphaDropout(0.1), nn.Linear(64, 3),
@@ -300,7 +300,7 @@ def test_members_side_by_side_have_the_masks_of_the_plain_loop() -> None:
     torch.testing.assert_close(ensemble.members(X.double()), looped(ensemble, X.double()), atol=1e-12, rtol=1e-12)
 
 
-def test_a_used_ensemble_can_be_copied_and_sent_away() -> None:
+def test_a_used_ensemble_can_be_copied_and_pickled() -> None:
     ensemble = MCDropout(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)), members=3)
     members = ensemble.members(X)
     for other in (copy.deepcopy(ensemble), pickle.loads(pickle.dumps(ensemble))):
@@ -314,7 +314,7 @@ def test_small_work_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(ensemble.members(X), looped(ensemble, X))
 
 
-def test_inputs_of_many_shapes_are_not_traced_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_of_too_many_shapes_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropout, "MOST_GRAPHS", 2)
     ensemble = MCDropout(network(plain), members=3)
     for side in (8, 7):
@@ -327,7 +327,7 @@ def masks_a_class(n: Net, x: Tensor) -> Tensor:
     return plain(n, x).masked_fill(torch.tensor([False, True, False]), -torch.inf)
 
 
-def test_an_impossible_class_is_no_disagreement() -> None:
+def test_infinite_logits_agree() -> None:
     ensemble = MCDropout(network(masks_a_class), members=3)
     assert torch.equal(ensemble.members(X), looped(ensemble, X))
 
@@ -353,10 +353,10 @@ def test_an_error_of_the_network_itself_is_not_hidden() -> None:
 def test_how_many_members_share_a_batch_is_bounded_by_memory(
     members: int, widest: int, free: int, expected: int
 ) -> None:
-    assert together(members, widest, free) == expected
+    assert group_size(members, widest, free) == expected
 
 
-def test_probabilities_in_place_of_logits_are_said() -> None:
+def test_probabilities_instead_of_logits_are_reported() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3), nn.Softmax(-1))
     with pytest.warns(CalibrantWarning, match="look like probabilities"):
         MCDropout(model, members=3).predict([(X, torch.zeros(5, dtype=torch.long))])

@@ -1,4 +1,4 @@
-"""MC dropout that samples some of a network's dropouts: the others are off, as in any network at test time."""
+"""MC dropout with some of a network's dropouts selected. The others are off, as in any network at test time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks.store import weights_hash
+from calibrant.attacks.networks import weights_hash
 from calibrant.ensembles import MCDropout, assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
@@ -41,7 +41,7 @@ X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     ["body", ["body"], ("body.2", "body.4"), lambda name, module: module.p < 0.5],
     ids=["name", "list", "exact names", "callable"],
 )
-def test_the_others_are_as_if_they_were_not_there(net: Net, where: object) -> None:
+def test_unselected_dropouts_are_off(net: Net, where: object) -> None:
     without = deepcopy(net)
     without.head[1] = nn.Identity()
     members = MCDropout(net, members=6, where=where).members(X)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_pooled_members_and_single_ones_agree(net: Net) -> None:
     torch.testing.assert_close(some(X), some.members(X).double().log_softmax(-1).exp().mean(0).log())
 
 
-def test_a_rate_given_is_that_of_the_chosen_ones(net: Net) -> None:
+def test_a_rate_applies_to_the_selected_dropouts(net: Net) -> None:
     net.head[1] = nn.Dropout(1.0)  # switched on, every logit would be the last bias
     members = MCDropout(net, members=3, p=0.4, where="body").members(X)
     assert not torch.allclose(members, net.head[2].bias.expand_as(members))
@@ -68,12 +68,12 @@ def test_a_rate_given_is_that_of_the_chosen_ones(net: Net) -> None:
 
 
 @pytest.mark.parametrize("where", ["bod", "body.3", ["body", "tail"]])
-def test_a_name_without_dropout_lists_what_there_is(net: Net, where: object) -> None:
+def test_a_name_without_dropout_lists_the_dropouts(net: Net, where: object) -> None:
     with pytest.raises(InputError, match=r"where='.*' names no dropout of Net; it has body.2, body.4, head.1"):
         MCDropout(net, where=where)  # type: ignore[arg-type]
 
 
-def test_picking_nothing_is_said(net: Net) -> None:
+def test_selecting_nothing_is_an_error(net: Net) -> None:
     with pytest.raises(InputError, match="where picks no dropout of Net; it has body.2, body.4, head.1"):
         MCDropout(net, where=lambda name, module: False)
     with pytest.raises(InputError, match="where picks no dropout"):
@@ -81,14 +81,14 @@ def test_picking_nothing_is_said(net: Net) -> None:
 
 
 @pytest.mark.parametrize("where", [3, ["body", 4]])
-def test_what_is_no_name_is_refused(net: Net, where: object) -> None:
+def test_other_types_than_names_are_refused(net: Net, where: object) -> None:
     with pytest.raises(InputError, match=r"where=[34] is not a name; give dropouts' names"):
         MCDropout(net, where=where)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"where\(name, module\) -> bool; this one takes \(name\)"):
         MCDropout(net, where=lambda name: True)  # type: ignore[arg-type, misc]
 
 
-def test_a_store_of_distances_tells_choices_apart(net: Net) -> None:
+def test_a_store_of_distances_distinguishes_selections(net: Net) -> None:
     def named(where: object) -> str:
         return weights_hash(MCDropout(net, 3, where=where))  # type: ignore[arg-type]
 
@@ -96,14 +96,14 @@ def test_a_store_of_distances_tells_choices_apart(net: Net) -> None:
     assert len({named("body"), named("head"), named(["body.2"]), named(None)}) == 4
 
 
-def test_the_table_takes_it_too(net: Net) -> None:
+def test_the_table_of_ensembles_accepts_where(net: Net) -> None:
     made = assemble("dropout", Ingredients([net], members=3, where=("head",)))
     assert isinstance(made, MCDropout) and made.where == ("head.1",) and made.size == 3
 
 
 @pytest.mark.parametrize("row", ["table_e1/cifar100_vgg16_dropout", "table_c1/resnet18_mlp", "table_c1/vgg16_gap"])
 def test_the_dropout_of_a_papers_mlp_is_not_sampled(row: str) -> None:
-    """SS's code: dropout of the blocks is always on, that of the MLP is nn.Dropout in eval mode."""
+    """SS's code: the dropout of the blocks is always on, and that of the MLP is an nn.Dropout in eval mode."""
     [e] = experiments(f"ss/{row}")
     network = e.recipe.network
     options = {k: v for k, v in network.options.items() if k != "head_edge"}  # a hundred million weights

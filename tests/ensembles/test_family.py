@@ -1,4 +1,4 @@
-"""MC dropout, deep ensembles and SWA: what is theirs alone."""
+"""What is particular to MC dropout, deep ensembles, SWA and SWAG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rate_override_is_used_and_undone() -> None:
     assert model[0].p == 0.1
 
 
-def test_a_model_without_dropout_is_told_how_to_get_some() -> None:
+def test_a_model_without_dropout_is_refused_with_the_remedy() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     with pytest.raises(InputError, match="insert"):
         MCDropout(model)

@@ -1,4 +1,4 @@
-"""What every ensemble leaves as it found it, and what may be put into a call."""
+"""What every ensemble restores, and the inputs that a call accepts."""
 
 import copy
 
@@ -13,7 +13,7 @@ X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
 
 class InPlace(nn.Module):
-    """Normalises its input in place."""
+    """A network that normalises its input in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class InPlace(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["pep", "deep", "list"])
-def test_a_network_that_writes_to_its_input_shows_every_member_the_same_one(kind: str) -> None:
+def test_members_get_the_same_input_from_a_network_that_writes_to_it(kind: str) -> None:
     net, x, y = InPlace().eval(), X.clone(), torch.arange(5) % 3
     with torch.no_grad():
         alone = net(X.clone())
@@ -41,7 +41,7 @@ def test_a_network_that_writes_to_its_input_shows_every_member_the_same_one(kind
     assert torch.equal(x, X)
 
 
-def test_dropout_goes_to_every_place_of_a_shared_module_once_and_comes_out_again() -> None:
+def test_insert_adds_dropout_once_per_place_and_undo_removes_it() -> None:
     act = nn.ReLU()
     inner = nn.Sequential(nn.Linear(4, 4), act)
     model = nn.Sequential(inner, nn.Linear(4, 4), act, inner, nn.Linear(4, 3))
@@ -68,7 +68,7 @@ def test_several_inputs_by_name() -> None:
     torch.testing.assert_close(ensemble.predict(batches).logits, pooled)
 
 
-def test_weights_are_back_while_whoever_takes_a_members_logits_fails() -> None:
+def test_weights_are_restored_if_the_consumer_of_logits_fails() -> None:
     net = InPlace()
     before = copy.deepcopy(net.state_dict())
     try:

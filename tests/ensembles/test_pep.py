@@ -59,8 +59,8 @@ def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overf
     assert found["bracket"].sigma == pytest.approx(found["golden"].sigma, rel=0.35)  # other noise, flat top
 
 
-def test_the_search_and_the_predictor_have_their_own_numbers_of_members(overfitted) -> None:
-    """By default five and twenty; and the predictor is that of its σ."""
+def test_the_search_and_the_predictor_have_separate_numbers_of_members(overfitted) -> None:
+    """By default the search uses five members and the predictor twenty."""
     x = overfitted.test[0][:8]
     for given, members, searched in (({"members": 7, "search_members": 4}, 7, 4), ({}, 20, 5)):
         pep = PEP.fit(overfitted.model, overfitted.calibration, **given)
@@ -70,7 +70,7 @@ def test_the_search_and_the_predictor_have_their_own_numbers_of_members(overfitt
     assert torch.equal(PEP(overfitted.model, pep.sigma)(x), pep(x))
 
 
-def test_golden_section_looks_beyond_a_range_that_ends_before_the_gain_begins() -> None:
+def test_golden_section_searches_beyond_a_range_without_gain() -> None:
     from calibrant.ensembles.sigma_search import golden_section
 
     def likelihood(sigma: float) -> float:  # an odd term of one draw of the noise, and a peak near 0.1
@@ -94,7 +94,7 @@ def test_golden_probes_are_those_of_the_papers_table_1() -> None:
         assert any(abs(x * 1e3 - reported) < 0.006 for x, _ in found.probes), (reported, found.probes)
 
 
-def test_sigma_is_zero_where_any_noise_can_only_hurt() -> None:
+def test_sigma_is_zero_if_noise_can_only_hurt() -> None:
     identity = nn.Linear(5, 5, bias=False)
     nn.init.eye_(identity.weight)
     x = 6 * torch.eye(5).repeat(40, 1)
@@ -150,7 +150,8 @@ def test_shared_weights_are_perturbed_once_and_objects_with_logits_work() -> Non
 
 
 class TinyTransformer(nn.Module):
-    """Patches by a convolution, two encoder layers, a head: as a ViT, the convolution is a small part of it."""
+    """A small ViT: a convolution cuts patches, then two encoder layers and a head. The convolution is a small part of
+    it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ class TinyTransformer(nn.Module):
         return self.head(self.encoder(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
 
 
-def test_auto_perturbs_kernels_of_a_convolutional_network_and_all_matrices_of_others() -> None:
+def test_auto_perturbs_kernels_of_a_cnn_and_all_matrices_of_other_networks() -> None:
     from calibrant.nn import build
 
     resnet = PEP(build("resnet20", classes=10, in_channels=3), 0.1)
@@ -245,7 +246,7 @@ def test_settings_of_the_search_are_named(change: dict, says: str) -> None:
         PEP.fit(nn.Linear(2, 2), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long)), **change)
 
 
-def test_a_probe_that_explodes_is_rejected_and_counted(overfitted) -> None:
+def test_a_probe_that_is_not_finite_is_rejected_and_counted(overfitted) -> None:
     class Fragile(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
             super().__init__()
@@ -262,15 +263,15 @@ def test_a_probe_that_explodes_is_rejected_and_counted(overfitted) -> None:
     assert any("rejected" in note for note in pep.certificate.notes)
 
 
-def test_a_model_that_is_not_finite_itself_is_an_error() -> None:
+def test_a_model_with_infinite_outputs_is_an_error() -> None:
     model = nn.Linear(4, 3)
     nn.init.constant_(model.weight, math.inf)
     with pytest.raises(InputError, match="own outputs are not finite"):
         PEP.fit(model, (torch.ones(9, 4), torch.arange(9) % 3))
 
 
-def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
-    """L falls a little before it rises: the sign of the gain near zero says nothing about the peak."""
+def test_bracketing_searches_beyond_a_range_without_gain() -> None:
+    """L falls a little before it rises, so the sign of the gain near zero tells nothing about the peak."""
     from calibrant.ensembles import sigma_search as module
 
     class Fake:

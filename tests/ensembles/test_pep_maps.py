@@ -20,7 +20,7 @@ X = torch.randn(12, 3, 5, K, generator=G)
 
 
 def network() -> nn.Module:
-    """Overconfident, so that noise helps; its classes are as many as the image is wide."""
+    """An overconfident network, which noise helps. The number of classes equals the width of the image."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, K, 1)).eval()
@@ -30,7 +30,7 @@ def network() -> nn.Module:
 
 
 def labels() -> Tensor:
-    """What a tamer network would draw, with holes: the first three images have no label at all."""
+    """Labels drawn from a less confident network, with gaps: the first three images have no labels."""
     with torch.no_grad():
         p = (network()(X) / 6).softmax(1).movedim(1, -1)
     y = torch.multinomial(p.reshape(-1, K), 1, generator=torch.Generator().manual_seed(1)).reshape(12, 5, K)
@@ -43,7 +43,7 @@ FIT: dict[str, Any] = {"range": (1e-3, 1.0), "where": "all"}
 
 
 def likelihoods(pep: PEP, x: Tensor, y: Tensor) -> list[tuple[int, float]]:
-    """(image, ln of the mean probability of the label) of each pixel that has one."""
+    """Return (image, ln of the mean probability of the label) for each labelled pixel."""
     found, p = [], torch.zeros(())
     for j in range(pep.size):
         with pep.member(j) as member, torch.no_grad():
@@ -61,7 +61,7 @@ def mean(values: list[tuple[int, float]]) -> float:
 
 
 @pytest.mark.parametrize("search", ["bracket", "golden"])
-def test_sigma_is_the_best_of_the_pixels_that_have_a_label(search: Any) -> None:
+def test_sigma_is_the_best_for_the_labelled_pixels(search: Any) -> None:
     model = network()
     pep = PEP.fit(model, [(X[:5], Y[:5]), (X[5:], Y[5:])], ignore_index=IGNORED, search=search, **FIT)
     seen = pep.certificate
@@ -109,6 +109,6 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("says", "ask"), REFUSED)
-def test_what_does_not_fit_is_named(says: str, ask: Callable[[], Any]) -> None:
+def test_misfits_are_named(says: str, ask: Callable[[], Any]) -> None:
     with pytest.raises(InputError, match=says):
         ask()

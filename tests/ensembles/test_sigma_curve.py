@@ -1,4 +1,4 @@
-"""The σ curve is drawn from what was measured."""
+"""The plot of the σ curve shows the measured points."""
 
 from __future__ import annotations
 

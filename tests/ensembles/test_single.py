@@ -1,4 +1,4 @@
-"""`calibrant.predict`: any model, any loader, and nothing of the user's left changed."""
+"""`calibrant.predict` takes any model and any loader, and restores everything it changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_keeps_order_labels_and_split(model: nn.Module, data: TensorDataset) -> 
     torch.testing.assert_close(p.logits, expected(model, data))
 
 
-def test_leaves_modes_statistics_and_global_rng_alone(model: nn.Module, data: TensorDataset) -> None:
+def test_restores_modes_statistics_and_the_global_generator(model: nn.Module, data: TensorDataset) -> None:
     model.train()
     model[1].eval()  # a user who froze one BatchNorm must find it frozen
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -56,15 +56,15 @@ def test_leaves_modes_statistics_and_global_rng_alone(model: nn.Module, data: Te
     assert torch.equal(rng, torch.get_rng_state())
 
 
-def test_modes_come_back_after_an_error(model: nn.Module, data: TensorDataset) -> None:
+def test_modes_are_restored_after_an_error(model: nn.Module, data: TensorDataset) -> None:
     model.train()
     with pytest.raises(RuntimeError):
         calibrant.predict(model, [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))])
     assert model.training
 
 
-def test_a_module_whose_modes_do_more_than_a_flag_is_not_asked_to_change_them(data: TensorDataset) -> None:
-    """As exported programs, which refuse `eval()`, and adapters, which merge their weights in it."""
+def test_a_modules_own_train_method_is_not_called(data: TensorDataset) -> None:
+    """Exported programs refuse `eval()`, and adapters merge their weights in it."""
 
     class Merging(nn.Linear):
         def train(self, mode: bool = True) -> nn.Module:
@@ -128,7 +128,7 @@ def test_members_stack(model: nn.Module, data: TensorDataset) -> None:
         (3, None, "int is not a model"),
     ],
 )
-def test_what_a_user_can_get_wrong(data: TensorDataset, model: Any, batches: Any, says: str) -> None:
+def test_wrong_inputs_are_named(data: TensorDataset, model: Any, batches: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         calibrant.predict(model, DataLoader(data, batch_size=8) if batches is None else batches)
 
@@ -155,7 +155,7 @@ def test_images_of_labels_are_items_in_groups() -> None:
     assert torch.equal(calibrant.predict(net, [(x, y)], ignore_index=255).logits, found.logits)  # type: ignore[arg-type]
 
 
-def test_a_map_of_k_by_k_pixels_has_its_classes_at_axis_1() -> None:
+def test_the_classes_of_a_map_of_k_by_k_pixels_are_axis_1() -> None:
     net, x, y = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 4, 4), torch.arange(32).reshape(2, 4, 4) % 4
     with torch.no_grad():
         wanted = net(x).movedim(1, -1).reshape(-1, 4)
@@ -173,7 +173,7 @@ def test_members_of_one_logit_stack() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "mnist_cnn", "resnet20", "resnet29v2", "vgg16", "densenet121"])
-def test_features_are_what_the_last_linear_layer_reads(name: str) -> None:
+def test_features_are_the_input_of_the_last_linear_layer(name: str) -> None:
     side = 28 if name == "mnist_cnn" else 32
     model = build(name, classes=4, in_channels=1, size=side)
     x = torch.randn(3, 1, side, side, generator=torch.Generator().manual_seed(0))
@@ -185,7 +185,7 @@ def test_features_are_what_the_last_linear_layer_reads(name: str) -> None:
     assert not last._forward_hooks
 
 
-def test_features_that_cannot_be_had_are_one_line() -> None:
+def test_missing_features_are_an_error_of_one_line() -> None:
     batch = [(torch.randn(2, 8), torch.zeros(2))]
     pooled = nn.Sequential(nn.Linear(8, 6), nn.Unflatten(1, (3, 2)), nn.AvgPool1d(2), nn.Flatten())
     with pytest.raises(InputError, match=r"logits \(2, 3\), and the last one gave \(2, 6\)"):

@@ -1,4 +1,4 @@
-"""Temporal smoothing of a stream (SS Eq. 3, A.2): its weights, its memory, its streams, and what it refuses."""
+"""Temporal smoothing of a stream (SS Eq. 3, A.2): weights, memory, stream ids and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def identity(x: Tensor) -> Tensor:
 
 
 def naive(logits: Tensor, window: int, decay: float) -> Tensor:
-    """Σ_i d^i p_{t−i} / Σ_i d^i by loops."""
+    """Return Σ_i d^i p_{t−i} / Σ_i d^i, computed by loops."""
     out = []
     for t in range(len(logits)):
         total, weight = torch.zeros(logits.shape[1:], dtype=torch.float64), 0.0
@@ -53,7 +53,7 @@ def test_the_papers_constants_are_the_default() -> None:
     torch.testing.assert_close(made(FRAMES).exp(), naive(FRAMES, 5, math.exp(-0.8)))
 
 
-def test_pixels_are_smoothed_each_on_its_own() -> None:
+def test_each_pixel_is_smoothed_separately() -> None:
     images = torch.randn(7, 4, 5, 3, generator=torch.Generator().manual_seed(1))
     found = TemporalSmoothing(identity, window=2, class_axis=-1)(images)
     assert found.shape == images.shape
@@ -61,8 +61,8 @@ def test_pixels_are_smoothed_each_on_its_own() -> None:
     torch.testing.assert_close(found[:, 1, 2], one)
 
 
-def test_classes_in_front_stay_in_front() -> None:
-    """[N, K, H, W], as most segmentation networks return it."""
+def test_the_class_axis_stays_where_it_is() -> None:
+    """Logits are [N, K, H, W], as most segmentation networks return them."""
     front = nn.Conv2d(3, 4, 1)
     last = lambda x: front(x).permute(0, 2, 3, 1)  # noqa: E731
     frames = torch.randn(6, 3, 5, 7, generator=G)
@@ -81,39 +81,39 @@ def test_log_space_is_the_normalised_weighted_mean_of_logs() -> None:
 
 
 @pytest.mark.parametrize(("window", "decay"), [(0, 0.5), (5, 0.0)])
-def test_without_memory_it_is_the_predictor(window: int, decay: float) -> None:
+def test_without_memory_it_equals_the_predictor(window: int, decay: float) -> None:
     found = TemporalSmoothing(identity, window=window, decay=decay)(FRAMES)
     torch.testing.assert_close(found, torch.log_softmax(FRAMES.double(), -1))
 
 
-def test_a_constant_stream_is_left_as_it_is() -> None:
+def test_a_constant_stream_does_not_change() -> None:
     still = FRAMES[:1].expand(9, 3)
     torch.testing.assert_close(TemporalSmoothing(identity)(still), torch.log_softmax(still.double(), -1))
 
 
-def afresh(made: TemporalSmoothing, frames: torch.Tensor, **options: Any) -> torch.Tensor:
-    """What the same settings say of these frames with nothing remembered."""
-    return made.afresh()(frames, **options)
+def restarted(made: TemporalSmoothing, frames: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return the predictions of the same settings without any memory."""
+    return made.restarted()(frames, **options)
 
 
 def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
     made = TemporalSmoothing(identity, window=3)
-    whole = {"a": afresh(made, FRAMES), "b": afresh(made, -FRAMES)}
+    whole = {"a": restarted(made, FRAMES), "b": restarted(made, -FRAMES)}
     for t in range(len(FRAMES)):
         both = made(torch.stack([FRAMES[t], -FRAMES[t]]), stream=["a", "b"])
         torch.testing.assert_close(both, torch.stack([whole["a"][t], whole["b"][t]]))
 
 
-def test_a_batch_of_one_streams_frames_goes_on_where_the_last_ended() -> None:
+def test_a_batch_of_frames_continues_its_stream() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([made(FRAMES[:5], stream=7), made(FRAMES[5:6], stream=7), made(FRAMES[6:], stream=7)])
-    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+    torch.testing.assert_close(pieces, restarted(made, FRAMES))
 
 
 def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([*(made(frame[None]) for frame in FRAMES[:5]), made(FRAMES[5:])])
-    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+    torch.testing.assert_close(pieces, restarted(made, FRAMES))
     assert list(made.memories) == [None] and len(made.memories[None].kept) == 4
     torch.testing.assert_close(made(FRAMES, cut=True), pieces)
     made.reset()
@@ -123,23 +123,23 @@ def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
         torch.testing.assert_close(calibrant.predict(made, loader).logits.double(), pieces, atol=1e-6, rtol=1e-6)
 
 
-def test_a_cut_begins_anew_and_only_there() -> None:
+def test_a_cut_forgets_the_frames_before_it() -> None:
     made = TemporalSmoothing(identity, window=3)
     cuts = [t == 5 for t in range(12)]
-    expected = torch.cat([afresh(made, FRAMES[:5]), afresh(made, FRAMES[5:])])
-    torch.testing.assert_close(afresh(made, FRAMES, cut=cuts), expected)
+    expected = torch.cat([restarted(made, FRAMES[:5]), restarted(made, FRAMES[5:])])
+    torch.testing.assert_close(restarted(made, FRAMES, cut=cuts), expected)
     made(FRAMES[:4], stream="s")
-    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), afresh(made, FRAMES[4:8]))
+    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), restarted(made, FRAMES[4:8]))
     made.reset("s")
-    torch.testing.assert_close(made(FRAMES, stream="s"), afresh(made, FRAMES))
+    torch.testing.assert_close(made(FRAMES, stream="s"), restarted(made, FRAMES))
 
 
-def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
+def test_a_single_cut_applies_to_each_stream_of_the_call() -> None:
     made = TemporalSmoothing(identity)
     made(FRAMES[:4], stream=["a", "b", "a", "b"])
     found = made(FRAMES[4:8], stream=["a", "b", "a", "b"], cut=True)
     for j in range(2):
-        torch.testing.assert_close(found[j::2], afresh(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
+        torch.testing.assert_close(found[j::2], restarted(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
 
 
 def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
@@ -166,7 +166,7 @@ def test_memory_is_constant_however_long_the_stream() -> None:
     assert not made.memories
 
 
-def test_a_stream_does_not_keep_the_batches_that_its_frames_came_in() -> None:
+def test_a_stream_does_not_keep_whole_batches_in_memory() -> None:
     made = TemporalSmoothing(identity)
     for stream in range(20):
         made(FRAMES, stream=[stream, *["busy"] * (len(FRAMES) - 1)])
@@ -174,15 +174,15 @@ def test_a_stream_does_not_keep_the_batches_that_its_frames_came_in() -> None:
     assert sum(p.untyped_storage().nbytes() for p in kept) == sum(p.nbytes for p in kept)
 
 
-def test_a_frame_without_a_prediction_is_refused_and_does_not_linger() -> None:
+def test_a_frame_with_nan_logits_is_refused_and_not_remembered() -> None:
     made = TemporalSmoothing(identity)
     made(FRAMES[:2], stream="s")
     with pytest.raises(InputError, match="stream 's': frame 1 of this call has NaN"):
         made(torch.stack([FRAMES[2], torch.full_like(FRAMES[2], math.nan)]), stream="s")
-    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], afresh(made, FRAMES[:3])[2])
+    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], restarted(made, FRAMES[:3])[2])
 
 
-def test_of_an_ensemble_each_frame_takes_the_next_member() -> None:
+def test_each_frame_uses_the_next_member_of_an_ensemble() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 4)).eval()
     dropout = MCDropout(model, members=5, seed=3)
     found = TemporalSmoothing(dropout, window=0)(FRAMES)
@@ -200,7 +200,7 @@ def test_a_loader_is_one_stream_in_its_order() -> None:
     assert not found.raw
 
 
-def test_impossible_classes_stay_impossible_only_while_all_frames_say_so() -> None:
+def test_a_class_is_impossible_only_if_all_frames_agree() -> None:
     logits = torch.tensor([[0.0, -math.inf], [0.0, -math.inf], [0.0, 0.0]])
     for space in ("probability", "log"):
         found = TemporalSmoothing(identity, space=space)(logits)
@@ -212,7 +212,7 @@ def calls(frames: Tensor, **options: Any) -> Tensor:
     return TemporalSmoothing(identity)(frames, **options)
 
 
-def test_a_sequence_is_one_id_a_frame_whatever_holds_it() -> None:
+def test_every_kind_of_sequence_gives_one_id_per_frame() -> None:
     made = TemporalSmoothing(identity)
     for ids in ((4, 5), [4, 5], np.array([4, 5]), torch.tensor([4, 5]), [np.int64(4), torch.tensor(5)]):
         made(FRAMES[:2], stream=ids)
@@ -224,15 +224,15 @@ def test_a_sequence_is_one_id_a_frame_whatever_holds_it() -> None:
     assert list(made.memories) == [5, "cam", 1]
 
 
-def test_no_name_is_that_of_the_frames_without_one() -> None:
+def test_no_id_equals_that_of_frames_without_an_id() -> None:
     made = TemporalSmoothing(identity)
     made(FRAMES[:6])
     for name in ("unnamed", "None", ""):
-        torch.testing.assert_close(made(FRAMES[6:], stream=name), afresh(made, FRAMES[6:]))
+        torch.testing.assert_close(made(FRAMES[6:], stream=name), restarted(made, FRAMES[6:]))
     made.reset("unnamed")
     again = copy.deepcopy(made)  # which goes on as the original would
-    torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), afresh(made, FRAMES)[6:])
-    torch.testing.assert_close(again(FRAMES[6:]), afresh(made, FRAMES)[6:])
+    torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), restarted(made, FRAMES)[6:])
+    torch.testing.assert_close(again(FRAMES[6:]), restarted(made, FRAMES)[6:])
     with pytest.raises(InputError, match=r"^the stream: frame 12 has shape \(2,\).*or give it a stream id"):
         made(FRAMES[:1, :2])
 
@@ -283,35 +283,35 @@ def test_bad_input_is_named(says: str, make) -> None:
         make()
 
 
-def test_a_refused_frame_leaves_the_stream_as_it_was() -> None:
+def test_a_refused_frame_does_not_change_its_stream() -> None:
     made = TemporalSmoothing(lambda x: x.mean((1, 2)), window=3)
     x = torch.randn(4, 2, 2, 3, generator=torch.Generator().manual_seed(2))
     made(x[:3], stream="cam")
     with pytest.raises(InputError):
         made(torch.zeros(1, 3, 3, 3), stream="cam")
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], restarted(made, x)[3])
     made(torch.zeros(1, 3, 3, 3), stream="cam", cut=True)  # a new scene may have a new size
 
 
-def test_a_frame_that_fails_leaves_the_stream_as_it_was_and_no_new_one() -> None:
+def test_a_failing_frame_changes_no_stream_and_creates_none() -> None:
     made = TemporalSmoothing(torch.nn.Linear(4, 3), window=3)
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(2))
     made(x[:3], stream="cam")
     with pytest.raises(RuntimeError):
         made(torch.zeros(2, 5), stream=["new", "cam"], cut=[False, True])
     assert list(made.memories) == ["cam"]
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], restarted(made, x)[3])
 
 
-def test_ids_may_be_an_array_and_frames_none() -> None:
+def test_ids_may_be_an_array_and_a_call_may_have_no_frames() -> None:
     ids = [0, 1] * (len(FRAMES) // 2)
     found = TemporalSmoothing(identity)(FRAMES, stream=np.array(ids))
     torch.testing.assert_close(found, TemporalSmoothing(identity)(FRAMES, stream=ids))
     assert TemporalSmoothing(identity)(FRAMES[:0], stream="cam").shape == FRAMES[:0].shape
 
 
-def test_a_loader_whose_frames_change_in_size_is_told_which_frame_does() -> None:
-    """As a file's frames do on the command line, where nobody gave the stream an id."""
+def test_a_frame_of_another_size_in_a_loader_is_named() -> None:
+    """The frames of a file on the command line are a stream without an id."""
     frames = [(torch.zeros(1, 4, size), torch.tensor([0])) for size in (3, 3, 5)]
     with pytest.raises(InputError, match=r"the stream: frame 2 has shape \(4, 5\) after frames of \(4, 3\); resize"):
         TemporalSmoothing(lambda x: x.mean(-1)).predict(frames)

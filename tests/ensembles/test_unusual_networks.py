@@ -1,4 +1,4 @@
-"""PEP and MC dropout on networks that surprise: attention, recurrence, parametrised weights, keyword inputs."""
+"""PEP and MC dropout on unusual networks: attention, recurrence, parametrised weights, keyword inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recurrent(nn.Module):
 
 
 class Functional(nn.Module):
-    """A functional dropout before a module: as the mode says, or always on."""
+    """A network with a functional dropout before a module. The dropout follows the mode, or is always on."""
 
     def __init__(self, always: bool) -> None:
         super().__init__()
@@ -59,7 +59,8 @@ class Functional(nn.Module):
 
 
 def naive(model: nn.Module, x: Tensor, members: int) -> Tensor:
-    """A person's loop: what only drops in train mode, no fused kernels (gradients are on), a seed a member."""
+    """Return members by a naive loop: modules that drop are in train mode, without fused kernels, one seed per
+    member."""
     model.eval()
     for m in model.modules():
         if isinstance(m, (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.LSTM)):
@@ -88,7 +89,7 @@ def test_dropout_inside_attention_and_recurrence_is_active(network: type[nn.Modu
 
 
 class Pixels(nn.Module):
-    """A class for each pixel; the network says so where its classes come last."""
+    """A class for each pixel. The network states its class axis if the classes are last."""
 
     def __init__(self, last: bool) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class Pixels(nn.Module):
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("together", [None, 3])
-def test_a_class_for_each_pixel_keeps_its_shape_side_by_side(together: int | None, last: bool) -> None:
+def test_stacked_members_keep_the_shape_of_pixel_classes(together: int | None, last: bool) -> None:
     model, x = Pixels(last).eval(), torch.randn(2, 3, 4, 6)
     expected = naive(model, x, 7)
     assert (expected[0] - expected[1]).abs().max() > 1e-3
@@ -111,14 +112,14 @@ def test_a_class_for_each_pixel_keeps_its_shape_side_by_side(together: int | Non
     torch.testing.assert_close(ensemble(x), expected.double().softmax(axis).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
-def test_rate_zero_is_the_transformer_itself() -> None:
+def test_rate_zero_gives_the_transformer_itself() -> None:
     model = Transformer().eval()
     with torch.no_grad():
         assert torch.equal(MCDropout(model, 3, p=0.0).members(WORDS)[2], model(WORDS).logits)
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_other_libraries_dropouts_obey_the_override() -> None:
+def test_dropouts_of_other_libraries_use_the_override() -> None:
     class DropPath(nn.Module):
         drop_prob = 0.5
 
@@ -154,7 +155,7 @@ def test_functional_dropout_is_reported_once_and_never_shared_between_members(al
 
 
 class Attention(nn.Module):
-    """Attention as people write it: its rate in an attribute, or borrowed from a module that is never called."""
+    """Attention as usually written: its rate is in an attribute, or in a module that is never called."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -179,7 +180,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize(("kind", "times"), [("attribute", 1), ("borrowed", 1), ("always", 1), ("never", 0)])
-def test_the_rate_of_functional_attention_is_out_of_reach_and_said(kind: str, times: int) -> None:
+def test_functional_attention_with_dropout_is_reported(kind: str, times: int) -> None:
     model = Attention(kind).eval()
     assert functional_dropouts(model, WORDS) == times
     with warnings.catch_warnings(record=True) as said:
@@ -198,7 +199,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_parametrised_convolutions_are_convolutions_and_stay_untouched(norm: str) -> None:
+def test_parametrised_convolutions_are_perturbed_and_restored(norm: str) -> None:
     model = nn.Sequential(
         NORMS[norm](nn.Conv2d(1, 4, 3)), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
     ).train()
@@ -210,7 +211,7 @@ def test_parametrised_convolutions_are_convolutions_and_stay_untouched(norm: str
     assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
 
 
-def test_weights_too_coarse_for_the_noise_are_said() -> None:
+def test_weights_too_coarse_for_the_noise_are_reported() -> None:
     model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 4)).bfloat16()
     with pytest.warns(UserWarning, match="of the bfloat16 weights change at σ = 1e-05"):
         PEP(model, 1e-5)
@@ -242,7 +243,7 @@ def test_batches_of_keyword_inputs() -> None:
     assert pep.members(WORDS, attention_mask=mask).shape == (pep.size, 32, 4)
 
 
-def test_a_graph_made_before_may_be_differentiated_after() -> None:
+def test_an_autograd_graph_made_before_can_be_differentiated_after() -> None:
     model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
     loss = F.cross_entropy(model(X), Y)
     PEP(model, 0.1)(X)
@@ -271,13 +272,13 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_labels_that_are_no_class_numbers(kind: str) -> None:
+def test_labels_that_are_not_class_numbers(kind: str) -> None:
     labels, says = LABELS[kind]
     with pytest.raises(InputError, match=says):
         PEP.fit(nn.Linear(12, 4), (X, labels))
 
 
-def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
+def test_arrays_work_like_tensors_and_functions_are_refused() -> None:
     model = nn.Linear(12, 4)
     arrays, tensors = (PEP.fit(model, pair) for pair in ((X.numpy(), Y.numpy()), (X, Y.float())))
     assert arrays.sigma == tensors.sigma
@@ -286,7 +287,7 @@ def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
             make(lambda x: x)
 
 
-def test_members_of_other_numbers_of_classes() -> None:
+def test_members_with_different_numbers_of_classes_are_refused() -> None:
     both, batches = [nn.Linear(12, 4), nn.Linear(12, 5)], [(X, torch.zeros(32, dtype=torch.long))]
     for ask in (DeepEnsemble(both), DeepEnsemble(both).members):
         with pytest.raises(InputError, match="member 1 has 5 classes and member 0 has 4"):
@@ -299,7 +300,7 @@ def test_members_of_other_numbers_of_classes() -> None:
         DeepEnsemble(both[::-1]).predict([(X, torch.full((32,), 4))])
 
 
-def test_every_batch_of_the_calibration_data_is_looked_at() -> None:
+def test_every_batch_of_the_calibration_data_is_checked() -> None:
     model, y = nn.Linear(12, 4), torch.zeros(32, dtype=torch.long)
     with pytest.raises(InputError, match="labels reach 7"):
         PEP.fit(model, [(X, y), (X, y + 7)])
@@ -309,17 +310,17 @@ def test_every_batch_of_the_calibration_data_is_looked_at() -> None:
         PEP.fit(model, calibrant.predict(model, [(X, y)], split="calibration"))
 
 
-def test_the_search_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_search_reports_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[tuple[float, int, int]] = []
-    from calibrant.ensembles.sigma import searching, sigma_curve
+    from calibrant.ensembles.sigma import search_progress, sigma_curve
 
     curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
     curve.report = lambda *at: seen.append(at)
     curve.at(0.1)
     assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
-    with searching(show=True) as report:
+    with search_progress(show=True) as report:
         report(0.1, 1, 3)
     out = capsys.readouterr()
     assert out.out == ""
-    with searching(show=False) as report:
+    with search_progress(show=False) as report:
         assert report is None

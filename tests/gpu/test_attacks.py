@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
-    """Trained a little on noise with a pattern per class, so that its gradients have a direction."""
+    """A network trained briefly on noise with a pattern per class, so that its gradients have a direction."""
     model = build("resnet20", classes=4).cuda()
     g = torch.Generator("cuda").manual_seed(0)
     patterns = torch.rand(4, 3, 32, 32, device="cuda", generator=g)
@@ -40,7 +40,7 @@ def images(n: int) -> torch.Tensor:
 
 
 def batches(n: int) -> list[list[torch.Tensor]]:
-    """Orders and sizes of batches, for which cuDNN chooses other kernels."""
+    """Yield orders and sizes of batches for which cuDNN chooses other kernels."""
     turned = torch.randperm(n, generator=torch.Generator().manual_seed(3))
     return [[torch.arange(n)], [turned], list(turned.split(32)), list(torch.arange(n).split(5)), list(turned.split(1))]
 
@@ -57,7 +57,7 @@ def labels(network: nn.Module, x: torch.Tensor, parts: list[torch.Tensor]) -> to
 def test_a_success_holds_in_other_batches(
     attack: type[DDN], tf32: bool, network: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in batches that the attack never saw, and without the TF32 that it was found with."""
+    """A success holds in batches that the attack never used, and without TF32."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
     x = images(256)
     own = labels(network, x, [torch.arange(256)])
@@ -72,7 +72,7 @@ def test_a_success_holds_in_other_batches(
 
 @pytest.mark.parametrize("attack", [DDN, CarliniWagner, DeepFool])
 def test_inputs_at_the_boundary_itself_are_moved_beyond_it(attack: type[DDN], network: nn.Module) -> None:
-    """Half precision may take them for successes where they are."""
+    """In half precision these items may seem to be successes at the input."""
     x = images(256)
     found = DDN().run(network, x[:12]).adversarial
     x[:12] += torch.linspace(0.996, 1.002, 12, device="cuda")[:, None, None, None] * (found - x[:12])
@@ -95,7 +95,7 @@ def test_graph_and_half_precision_measure_the_same_distance(attack: type[DDN], n
 
 
 def test_distance_does_not_depend_on_the_batch(network: nn.Module) -> None:
-    """Up to the rounding of TF32, in float32 from end to end."""
+    """Distances agree up to the rounding of TF32, in float32 throughout."""
     x = images(96)
     whole = DDN(reduced=False).run(network, x).distance
     turned = DDN(reduced=False, batch=40).run(network, x.flip(0)).distance.flip(0)
@@ -104,7 +104,7 @@ def test_distance_does_not_depend_on_the_batch(network: nn.Module) -> None:
 
 
 def test_finished_items_leave_the_batch(network: nn.Module) -> None:
-    """The result of an item does not depend on how the batches shrink."""
+    """The result of an item does not depend on how batches shrink."""
     x = images(300)
     own = labels(network, x, [torch.arange(300)])  # in batches of 128 an input at the boundary may have another
     small = CarliniWagner(batch=128, iterations=200).run(network, x, own)
@@ -122,7 +122,7 @@ BUDGETED = [made for made in ATTACKS.values() if not made.nearest]
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 @pytest.mark.parametrize("attack", BUDGETED)
 def test_a_budget_is_spent_as_on_the_cpu(attack: type[Attack], engine: str, network: nn.Module) -> None:
-    """A sign may turn where a gradient is almost zero."""
+    """A sign may differ where the gradient is almost zero."""
     x, steps = images(16), {"iterations": 4} if attack is PGD else {}
     there = attack(epsilon=0.03, engine=engine, **steps)(network, x).cpu()  # type: ignore[call-arg, arg-type]
     here = attack(epsilon=0.03, **steps)(copy.deepcopy(network).cpu(), x.cpu())  # type: ignore[call-arg]

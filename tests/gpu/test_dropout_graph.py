@@ -1,4 +1,4 @@
-"""MC dropout on a CUDA device: groups of members have the masks, and to rounding the logits, of the plain loop."""
+"""MC dropout on a CUDA device: groups of members have the masks of the plain loop, and its logits up to rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
 
 
 class Wide(nn.Module):
-    """Logits in float32 whatever the precision before."""
+    """Returns logits in float32, whatever the precision of the layers before."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z.float()

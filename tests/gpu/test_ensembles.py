@@ -1,4 +1,4 @@
-"""Ensembles and predictions of networks on a CUDA device, from data on the CPU; what they do is that of the CPU."""
+"""Ensembles and predictions on a CUDA device, from data on the CPU, agree with those on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN_THERE = ("pep", "dropout")  # a GPU draws other numbers
 
 @pytest.mark.parametrize("name", MAKE)
 def test_members_and_predictions_are_the_cpus(name: str) -> None:
-    """An ensemble that was made on the CPU and whose networks were moved afterwards."""
+    """An ensemble that was made on the CPU, and whose networks were moved afterwards."""
     loader = [(x(), torch.arange(12) % 4)]
     ensemble = MAKE[name](network().eval(), 3)
     here = ensemble.members(x())

@@ -1,4 +1,4 @@
-"""The fused perturbation on a CUDA device: right moments, reproducible, and every layout and dtype."""
+"""The fused perturbation on a CUDA device has the right moments, is reproducible, and takes every layout and dtype."""
 
 from __future__ import annotations
 

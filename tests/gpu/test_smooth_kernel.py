@@ -32,7 +32,7 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, scale: 
 
 
 def assert_equals_the_plain_path(layer: Smooth, x: torch.Tensor) -> None:
-    """Value and gradient of the fused path in x's dtype against the plain path in float64."""
+    """Compare value and gradient of the fused path, in x's dtype, with the plain path in float64."""
     tolerance = TOLERANCE[x.dtype]
     z, z0 = x.detach().requires_grad_(), x.detach().double().requires_grad_()
     y = layer(z)
@@ -139,7 +139,7 @@ def test_is_captured_in_a_cuda_graph() -> None:
 
 
 def test_a_repeated_launch_is_held_and_gives_the_same() -> None:
-    """The eager path's short way: no second look at the arguments, other addresses, settings and devices apart."""
+    """Repeated launches of the eager path keep addresses, settings and devices apart."""
     from calibrant.nn.kernels.smooth import _held
 
     _held.clear()

@@ -1,4 +1,4 @@
-"""Layers put into networks on a CUDA device stand where they stand on the CPU, and compute the same."""
+"""Layers inserted on a CUDA device are at the same places as on the CPU, and compute the same."""
 
 from __future__ import annotations
 

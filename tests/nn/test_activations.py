@@ -1,4 +1,4 @@
-"""ReLU6 everywhere (SS C.3): every ReLU replaced, and the very modules given back."""
+"""ReLU6 everywhere (SS C.3): every ReLU is replaced, and undoing restores the same modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_relu_is_replaced_and_the_network_is_that_built_with_relu6(name: s
     assert [n for n, m in made.named_modules() if isinstance(m, nn.ReLU)] == relus
 
 
-def test_undone_they_are_the_same_modules_with_their_hooks_and_flags() -> None:
+def test_undoing_restores_the_same_modules_with_hooks_and_flags() -> None:
     shared = nn.ReLU(inplace=True)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), shared, nn.Conv2d(4, 4, 3), shared)
     seen: list[float] = []
@@ -52,7 +52,7 @@ def test_with_smoothing_and_as_an_option_of_build() -> None:
     assert model.state_dict().keys() == build("resnet20", classes=10).state_dict().keys()
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_impossible_requests_are_errors() -> None:
     with pytest.raises(InputError, match=r"no nn\.ReLU"):
         relu6(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU()))
     with pytest.raises(InputError, match="already"):

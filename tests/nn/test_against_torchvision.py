@@ -1,4 +1,4 @@
-"""Where torchvision is installed: its networks and ours, with the same numbers inside, give the same logits."""
+"""If torchvision is installed: its networks and ours return the same logits with the same weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGENET = {"classes": 7, "size": 96, "stem": "imagenet"}
 
 
 def filled(model: nn.Module) -> nn.Module:
-    """Statistics of BatchNorm that are not the neutral ones."""
+    """Set BatchNorm's statistics to other values than 0 and 1."""
     rng = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-"""BlurPool (Zhang 2019; SS App. F) against loops and against networks built by hand; its surgery undone exactly."""
+"""BlurPool (Zhang 2019; SS App. F) against loops and against networks built by hand. Its surgery is undone exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EDGES = {"replicate": lambda i, n: min(max(i, 0), n - 1), "reflect": lambda i, n
 
 
 def by_loops(x: Tensor, kernel: tuple[int, ...], stride: int, padding: str) -> Tensor:
-    """Σ_ij k_i k_j x[s·p + i − left, s·q + j − left] / ‖k‖₁², a point at a time in float64."""
+    """Return Σ_ij k_i k_j x[s·p + i − left, s·q + j − left] / ‖k‖₁², one point at a time in float64."""
     n, c, h, w = x.shape
     left, total = (len(kernel) - 1) // 2, sum(kernel) ** 2
     out = torch.zeros(n, c, -(-h // stride), -(-w // stride), dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_blurpool_has_the_right_gradient_and_other_dimensions() -> None:
         ("vgg16", {"preact": True, "head": "gap"}, 5),
     ],
 )
-def test_with_the_kernel_of_one_the_network_is_what_it_was(name: str, options: dict[str, object], places: int) -> None:
+def test_with_kernel_1_the_outputs_do_not_change(name: str, options: dict[str, object], places: int) -> None:
     model = build(name, classes=10, **options).eval()
     made = blurpool(model, kernel=(1,))
     with torch.no_grad():
@@ -71,8 +71,8 @@ def test_with_the_kernel_of_one_the_network_is_what_it_was(name: str, options: d
     assert made.state_dict().keys() == model.state_dict().keys()
 
 
-def test_a_block_is_zhangs() -> None:
-    """conv at stride 1, norm, ReLU, BlurPool, conv; and the shortcut's 1×1 blurred and subsampled."""
+def test_a_block_agrees_with_zhang() -> None:
+    """A convolution at stride 1, norm, ReLU, BlurPool, convolution; the shortcut's 1×1 is blurred and subsampled."""
     model = build("resnet18", classes=10).eval()
     made = blurpool(model)
     block, pool = model.layer2[0], BlurPool(2)
@@ -85,7 +85,7 @@ def test_a_block_is_zhangs() -> None:
         torch.testing.assert_close(made.layer2[0](x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_relu_that_serves_two_places_is_passed_by() -> None:
+def test_a_relu_that_is_called_twice_gets_no_layer() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +104,7 @@ def test_a_relu_that_serves_two_places_is_passed_by() -> None:
         torch.testing.assert_close(made(X), F.relu(model.last(BlurPool(2)(y))).mean((2, 3)))
 
 
-def test_max_pools_are_taken_densely_first() -> None:
+def test_max_pools_become_dense_before_the_blur() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)).eval()
     made = blurpool(model, "1", kernel=(1, 1), padding="replicate")
     with torch.no_grad():
@@ -113,14 +113,14 @@ def test_max_pools_are_taken_densely_first() -> None:
     assert made[1].stride == 1 and unblurpool(made)[1].stride == 2
 
 
-def test_build_takes_it_and_prob_stands_before_it() -> None:
+def test_build_has_the_option_and_puts_prob_first() -> None:
     pools = ("stages.0.4", "stages.1.4", "stages.2.5", "stages.3.5")
     model = build("vgg16", classes=10, preact=True, head="gap", smooth={"kernel": (1,)}, blurpool={"where": pools})
     assert len(smoothed(model)) == 5 and list(blurpooled(model)) == [f"after {name}" for name in pools]
     assert model(X).shape == (2, 10)
 
 
-def test_smoothing_comes_first_for_blurpool_hides_the_stages() -> None:
+def test_smoothing_after_blurpool_is_refused() -> None:
     model = build("resnet20", classes=10).eval()
     antialiased = blurpool(model)
     with pytest.raises(InputError, match="unblurpool"):
@@ -131,7 +131,7 @@ def test_smoothing_comes_first_for_blurpool_hides_the_stages() -> None:
         assert torch.equal(unblurpool(unsmooth(both))(X), model(X))
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_impossible_requests_are_errors() -> None:
     model = build("vgg16", classes=10, head="gap")
     with pytest.raises(InputError, match=r"stages\.4\.5: a map of 1×1 is smaller than the kernel"):
         blurpool(model)

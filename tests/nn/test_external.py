@@ -1,4 +1,4 @@
-"""Networks by a library's name: the call each library gets, and what is said where it is missing."""
+"""Networks of other libraries by name: the calls that each library gets, and the error if it is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.nn.external import published
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Stand-ins with the libraries' own entry points, so that this runs without them."""
+    """Stand-ins for the libraries, so that the tests run without them."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
     def made(name: str, **options: Any) -> nn.Module:
@@ -59,7 +59,7 @@ def test_mistakes_are_named(libraries: list[tuple[str, dict[str, Any]]], monkeyp
         build("timm:resnet18", classes=2)
 
 
-def test_published_networks_come_with_the_constants_of_their_inputs(
+def test_published_networks_have_the_mean_and_std_of_their_inputs(
     libraries: list[tuple[str, dict[str, Any]]],
 ) -> None:
     of_timm = resolve("timm:resnet18.a1_in1k")

@@ -1,4 +1,4 @@
-"""Networks: published parameter counts, shapes, options, and initialisation that leaves the global generator alone."""
+"""Networks: published parameter counts, shapes, options, and initialisation that restores the global generator."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_parameter_count_is_the_published_one(name: str, options: dict[str, Any]
 
 
 class _Unfilled:
-    """Initialisation skipped: torch's fills are what takes the time of a 140-million-parameter net."""
+    """Skip initialisation, which takes most of the time for a network of 140 million parameters."""
 
     def __enter__(self) -> None:
         self.kept = {name: getattr(nn.init, name) for name in ("kaiming_uniform_", "kaiming_normal_", "uniform_")}
@@ -104,7 +104,7 @@ def test_forward_features_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["preact_resnet18", "densenet121", "resnext50", "vgg16"])
-def test_the_larger_ones_run_too(name: str) -> None:
+def test_large_networks_run(name: str) -> None:
     options: dict[str, Any] = {"head": "gap"} if name == "vgg16" else {}
     edge = 32 if name == "vgg16" else 16
     with _Unfilled(), torch.no_grad():
@@ -116,7 +116,7 @@ def test_every_model_is_exercised() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet20"])
-def test_a_seed_decides_and_the_global_generator_is_left_alone(name: str) -> None:
+def test_the_seed_determines_the_weights_and_the_global_generator_is_restored(name: str) -> None:
     before = torch.get_rng_state()
     one, two, other = (build(name, classes=3, seed=seed).state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -127,7 +127,7 @@ def test_a_seed_decides_and_the_global_generator_is_left_alone(name: str) -> Non
     assert all(torch.equal(one[key], again[key]) for key in one)
 
 
-def test_a_failing_build_leaves_the_global_generator_alone() -> None:
+def test_a_failing_build_restores_the_global_generator() -> None:
     before = torch.get_rng_state()
     with pytest.raises(InputError, match="vanish"):
         build("vgg16", classes=3, size=16)
@@ -144,7 +144,8 @@ def drops(model: nn.Module) -> list[str]:
 
 
 def test_dropout_places() -> None:
-    """SS A.1: one layer a block; PEP §3.2: after each hidden layer, or after all layers but the first and the last."""
+    """SS A.1: one layer per block; PEP §3.2: after each hidden layer, or after all layers but the first and the
+    last."""
     places = {"resnet18": 8, "resnet50": 16, "resnet20": 9, "resnet29v2": 9, "mlp": 3}
     places |= {"mnist_cnn": 3, "cifar_cnn": 4}  # conv 2, dense 1, dense 2; conv 2, 3, 4, dense
     with _Unfilled():
@@ -183,7 +184,7 @@ def test_layers_are_passed_in() -> None:
     ("kind", "expected"),
     [("gap", lambda x: x.mean()), ("max", lambda x: x.max()), ("median", lambda x: x.sort().values[4])],
 )
-def test_heads_pool_as_they_say(kind: str, expected: Any) -> None:
+def test_heads_pool_as_named(kind: str, expected: Any) -> None:
     x = torch.randn(2, 5, 3, 3, generator=torch.Generator().manual_seed(0))
     pooled = Head(kind, 5, 4).embed(x)
     for i in range(2):
@@ -209,14 +210,14 @@ def test_option_a_is_strided_and_padded() -> None:
     assert not y[:, 24:].any()
 
 
-def test_unet_gives_a_class_to_each_pixel_of_any_size() -> None:
+def test_unet_predicts_a_class_per_pixel_for_any_size() -> None:
     model = build("unet", classes=3, width=8, size=(20, 26), dropout=0.3).eval()
     assert len(drops(model)) == 6
     with torch.no_grad():
         assert model(torch.zeros(1, 3, 20, 26)).shape == (1, 20, 26, 3)
 
 
-def test_the_old_ones_run_and_refuse_small_images() -> None:
+def test_alexnet_and_inception_run_and_refuse_small_images() -> None:
     with _Unfilled(), torch.no_grad():
         model = build("alexnet", classes=5, size=64).eval()
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
@@ -267,7 +268,7 @@ def test_training_passes_do_not_guess_of_three_axes() -> None:
 
 
 def test_training_passes_of_our_unet_have_classes_last() -> None:
-    """Four axes by default mean [N, K, H, W], which this network's answer is not."""
+    """By default four axes mean [N, K, H, W], but this network returns [N, H, W, K]."""
     model = build("unet", classes=4, width=4, size=(16, 16), passes=2)
     assert torch.allclose(model.train()(torch.randn(1, 3, 16, 16)).exp().sum(-1), torch.ones(1, 16, 16), atol=1e-5)
 
@@ -311,7 +312,7 @@ def test_smoothing_is_an_option_of_every_network_and_leaves_its_weights_alone() 
 
 
 @pytest.mark.parametrize(("option", "value"), [("smooth", 3), ("smooth", "yes"), ("smooth", 0), ("blurpool", [1, 2])])
-def test_surgery_that_is_neither_true_nor_a_table_is_named(option: str, value: Any) -> None:
+def test_a_wrong_value_for_surgery_is_named(option: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"{option}=.*true, false, or a table of where, kernel"):
         build("resnet20", classes=10, **{option: value})
 
@@ -320,7 +321,7 @@ def dropouts(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, nn.Dropout)]
 
 
-def test_vgg_drops_once_a_stage_or_behind_every_convolution() -> None:
+def test_vgg_has_dropout_per_stage_or_per_convolution() -> None:
     with _Unfilled():
         at = {where: build("vgg16", classes=3, head="gap", dropout=0.3, dropout_at=where) for where in DROPOUT_AT}
     assert dropouts(at["stages"]) == ["stages.0.2", "stages.1.2", "stages.2.3", "stages.3.3", "stages.4.3"]
@@ -333,7 +334,7 @@ def test_vgg_drops_once_a_stage_or_behind_every_convolution() -> None:
         build("vgg16", classes=3, dropout_at="blocks")
 
 
-def test_vggs_global_heads_have_something_to_pool_without_the_last_pool() -> None:
+def test_without_the_last_pool_vggs_global_heads_pool_several_points() -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     outputs: dict[bool, list[Tensor]] = {True: [], False: []}
     with torch.no_grad():
@@ -350,7 +351,7 @@ def test_vggs_global_heads_have_something_to_pool_without_the_last_pool() -> Non
         build("vgg16", classes=3, head="gap", last_pool=False, size=15)
 
 
-def test_vggs_mlp_may_see_its_last_map_spread() -> None:
+def test_vggs_mlp_can_read_the_expanded_last_map() -> None:
     model = build("vgg16", classes=3, hidden=(4,), head_edge=7).eval()
     first = model.head.mlp[0]
     assert first.in_features == 512 * 49

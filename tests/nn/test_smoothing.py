@@ -34,7 +34,7 @@ X = 5 * torch.randn(2, 3, 7, 9, dtype=torch.float64, generator=torch.Generator()
 
 
 def naive(z: Tensor, kernel: tuple[int, ...], upper: str, tau: float, axes: int, padding: str = "replicate") -> Tensor:
-    """torch's own relu, tanh, clamp, pad and convolution with k ⊗ k."""
+    """Return the same by torch's own relu, tanh, clamp, pad and convolution with k ⊗ k."""
     bounded = {"tanh": tau * torch.tanh(z / tau), "relu6": z.clamp(max=tau), "constant": z / tau}.get(upper, z)
     p = bounded if upper == "identity" else bounded.clamp(0) if upper == "relu6" else bounded.relu()
     taps = torch.tensor(kernel, dtype=z.dtype) / sum(kernel)
@@ -58,7 +58,7 @@ def gradient_of(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 @pytest.mark.parametrize("upper", UPPERS)
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_eq_5_to_8_and_their_derivatives_are_those_of_plain_operations(upper: Any, axes: int) -> None:
-    """Also at the bends, in place and for a second derivative; neither the map nor what comes back is written to."""
+    """Also at the kinks, in place, and for a second derivative. Neither the map nor the gradient may be written to."""
     g = torch.Generator().manual_seed(axes)
     z = (8 * torch.randn(2, 3, *[5] * axes, dtype=torch.float64, generator=g)).requires_grad_()
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_bad_settings_are_named(make, says: str) -> None:
 
 
 class Layers(nn.Module):
-    """Each layer on a map of its own, in one graph: recording takes longer than what is recorded."""
+    """Each layer has its own map in one graph, because recording takes longer than running."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -156,8 +156,8 @@ class Layers(nn.Module):
         return torch.stack([layer(z) for layer, z in zip(self.layers, maps, strict=True)])
 
 
-def test_what_is_exported_recorded_or_compiled_can_be_differentiated() -> None:
-    """A program holds the operations themselves: none may overwrite what the gradient of another needs."""
+def test_exported_traced_and_compiled_layers_can_be_differentiated() -> None:
+    """A program holds single operations; none may overwrite what the gradient of another needs."""
     torch._dynamo.reset()
     layers = Layers(Smooth((1, 2, 1)), Blur((1, 1), "reflect"), Prob("relu6"))
     z = torch.stack([X.float()] * len(layers.layers))
@@ -168,8 +168,8 @@ def test_what_is_exported_recorded_or_compiled_can_be_differentiated() -> None:
         torch.testing.assert_close(gradient_of(program, z), expected)
 
 
-def test_gradients_that_are_no_plain_maps() -> None:
-    """Expanded from a number, in another layout, of a map that is a row repeated, or empty."""
+def test_gradients_of_unusual_layouts() -> None:
+    """Gradients that are expanded from a number, in another layout, of a repeated row, or empty."""
     layer = Smooth()
     z = X.clone().requires_grad_()
     (one,) = torch.autograd.grad(layer(z).sum(), z)

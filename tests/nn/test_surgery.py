@@ -59,7 +59,7 @@ def test_stages_of_known_networks(name: str, before: list[str], after: list[str]
     assert stages(build(name, classes=10, in_channels=3, **options)) == (before, after)
 
 
-def test_the_layer_smooths_what_the_module_takes() -> None:
+def test_the_layer_smooths_the_input_of_the_module() -> None:
     model = network()
     smooth = calibrant.smooth(model, where="layer2")
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_the_layer_smooths_what_the_module_takes() -> None:
 
 
 def _stem(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What reaches layer1 in one forward pass."""
+    """Return the input of layer1 in one forward pass."""
     found: list[torch.Tensor] = []
     hook = model.layer1.register_forward_pre_hook(lambda m, args: found.append(args[0]))
     model(x)
@@ -77,7 +77,7 @@ def _stem(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return found[0]
 
 
-def test_the_original_is_untouched_the_names_stay_and_taking_layers_out_leaves_nothing() -> None:
+def test_the_original_is_unchanged_and_unsmooth_leaves_no_trace() -> None:
     model = network()
     with torch.no_grad():
         before = model(X)
@@ -91,7 +91,7 @@ def test_the_original_is_untouched_the_names_stay_and_taking_layers_out_leaves_n
     assert list(map(type, smooth.modules())) == list(map(type, model.modules()))
 
 
-def test_in_place_the_weights_are_the_same_tensors_the_layers_are_told_and_twice_is_refused() -> None:
+def test_in_place_smoothing_keeps_the_tensors_and_refuses_a_second_time() -> None:
     model, seen = network(), []
     pointers = [p.data_ptr() for p in model.parameters()]
     model.layer2[0].register_forward_pre_hook(lambda m, args: seen.append(args[0].shape))
@@ -106,7 +106,7 @@ def test_in_place_the_weights_are_the_same_tensors_the_layers_are_told_and_twice
     assert len(seen) == 1  # other hooks stay
 
 
-def test_a_copy_stays_in_training_mode_and_trains_also_compiled_in_one_graph() -> None:
+def test_a_copy_stays_in_training_mode_and_trains_compiled_in_one_graph() -> None:
     smooth = calibrant.smooth(small().train())
     assert smooth.training
     twin = copy.deepcopy(smooth)
@@ -151,8 +151,8 @@ def with_dropout(model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("change", [relu6, with_dropout])
-def test_who_changes_the_activations_keeps_the_layers_behind_them(change: Callable[[nn.Module], nn.Module]) -> None:
-    """Bounded or with dropout, what a block gives is smoothed afterwards, whichever was done first."""
+def test_layers_survive_a_change_of_the_activations_before_them(change: Callable[[nn.Module], nn.Module]) -> None:
+    """The output of a block is smoothed after ReLU6 or dropout, whichever was inserted first."""
     outputs = []
     for model in (change(calibrant.smooth(network())), calibrant.smooth(change(network()))):
         assert list(smoothed(model)) == PLACES
@@ -161,11 +161,11 @@ def test_who_changes_the_activations_keeps_the_layers_behind_them(change: Callab
     assert torch.equal(*outputs)
 
 
-def test_a_hook_on_a_layer_is_heard_by_every_member() -> None:
+def test_a_hook_on_a_layer_is_called_for_every_member() -> None:
     model = calibrant.smooth(build("resnet20", classes=5, dropout=0.3))
     heard: list[int] = []
     next(iter(smoothed(model).values())).register_forward_hook(lambda *_: heard.append(1))
-    with pytest.warns(CalibrantWarning, match="somebody's hooks"):
+    with pytest.warns(CalibrantWarning, match="hooks on its modules"):
         MCDropout(model, 3).members(X)
     assert len(heard) == 3
 
@@ -209,7 +209,7 @@ def test_autocast_runs_in_bfloat16_and_stays_close() -> None:
     torch.testing.assert_close(half.float(), model(SMALL), atol=0.02, rtol=0.05)
 
 
-def test_copies_files_and_wrappers_take_them_along() -> None:
+def test_copies_files_and_wrappers_keep_the_layers() -> None:
     model = calibrant.smooth(network())
     file = io.BytesIO()
     torch.save(model, file)

@@ -1,4 +1,4 @@
-"""Networks that mix 1-d and 2-d convolutions: each map is averaged over its own spatial axes, never over channels."""
+"""Networks that mix 1-d and 2-d convolutions: each map is blurred over its own spatial axes, never over channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Recurrent(nn.Module):
-    """A 2-d trunk, averaged over its rows, and a 1-d head (CRNN)."""
+    """A 2-d trunk that is averaged over rows, and a 1-d head (CRNN)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Gated(nn.Module):
-    """A gate over channels by a 1-d convolution (ECA), registered before all else."""
+    """A gate by a 1-d convolution over channels (ECA), registered before all other layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Waveform(nn.Module):
 
 
 class Video(nn.Module):
-    """Frames in the batch, each pooled to a vector, and a 1-d convolution over time: two maps that end."""
+    """Frames in the batch axis, each pooled to a vector, then a 1-d convolution over time: two last maps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Video(nn.Module):
         return self.time(frames.view(*x.shape[:2], -1).transpose(1, 2)).mean(2)
 
 
-def test_a_1d_head_is_averaged_over_time_alone() -> None:
+def test_a_1d_head_is_blurred_over_time_only() -> None:
     model, flat, line = Recurrent().eval(), Smooth(), Smooth(axes=1)
     assert axes(model) == {"before p": 2, "before c1": 1, "before c2": 1, "after c2": 1}
     with torch.no_grad():
@@ -103,14 +103,14 @@ def test_a_gate_that_is_registered_first_does_not_make_the_network_1d(example: T
     assert axes(Gated(), example=example) == {"before one": 2, "before two": 2, "after two": 2}
 
 
-def test_a_front_end_of_a_waveform_and_frames_of_a_video() -> None:
+def test_networks_for_waveforms_and_for_video() -> None:
     sound, video = torch.randn(2, 1, 256), torch.randn(2, 8, 3, 32, 32)
     assert axes(Waveform(), example=sound) == {"before one": 2, "before two": 2, "after two": 2}
     assert axes(Video(), example=video) == {"before one": 2, "after one": 2, "before time.0": 1, "after time": 1}
 
 
 class Shared(Recurrent):
-    """One activation for maps of two kinds, and a second argument, without which it does not run."""
+    """One activation for maps with different numbers of axes, and a second argument that is required."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Shared(Recurrent):
         return self.act(self.c0(self.act(self.p(self.b(self.a(x)))).mean(2))).mean(2) + more
 
 
-def test_where_the_axes_cannot_be_told_is_refused() -> None:
+def test_ambiguous_axes_are_refused() -> None:
     with pytest.raises(InputError, match=r"'act' is called on maps of 1 and 2 axes"):
         calibrant.smooth(Shared(), where="act", example=(X, torch.zeros(1)))
     with pytest.raises(InputError, match=r"convolves over 1 and 2 axes; pass example="):
@@ -130,7 +130,7 @@ def test_where_the_axes_cannot_be_told_is_refused() -> None:
     assert axes(Shared(), where="c0", example=(X, torch.zeros(1))) == {"before c0": 1}
 
 
-def test_tokens_are_no_map_of_a_2d_network() -> None:
+def test_tokens_are_not_a_map_of_a_2d_network() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,15 +143,15 @@ def test_tokens_are_no_map_of_a_2d_network() -> None:
         calibrant.smooth(Tokens(), where="mix")
 
 
-def test_a_1d_pool_and_a_strided_convolution_behind_it() -> None:
-    """torch gives a 1-d map a fourth axis for its pools: what it is before and after must be known again."""
+def test_a_1d_pool_before_a_strided_convolution() -> None:
+    """torch adds a fourth axis to 1-d maps for its pools; the trace must connect the map before with the one after."""
     line = lambda stride: nn.Conv1d(4, 4, 3, stride, 1)  # noqa: E731
     model = nn.Sequential(nn.Conv1d(2, 4, 3), line(1), nn.MaxPool1d(2), line(1), nn.AvgPool1d(2), nn.ReLU(), line(2))
     assert axes(model, example=torch.randn(1, 2, 64)) == {"before 2": 1, "before 4": 1}
     assert axes(nn.Sequential(*model, nn.AdaptiveAvgPool1d(1)))["before 7"] == 1
 
 
-def test_blurpool_takes_each_stride_over_its_own_axes() -> None:
+def test_blurpool_blurs_over_the_axes_of_each_stride() -> None:
     model = Recurrent().eval()
     same = blurpool(model, kernel=(1,))
     assert {name: layer.blur.axes for name, layer in blurpooled(same).items()} == {

@@ -1,4 +1,4 @@
-"""What a user's network does around its layers: arguments by keyword, counts in buffers, hooks, converted norms."""
+"""Unusual code around layers: arguments by keyword, counters in buffers, hooks, converted norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 class Keyword(nn.Module):
-    """Every module is called by keyword."""
+    """A network that calls every module by keyword."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def test_a_module_that_is_called_by_keyword(where: str) -> None:
 
 
 class Second(nn.Module):
-    """Takes its map as the second argument."""
+    """A module that takes its map as the second argument."""
 
     def forward(self, scale: float, x: Tensor) -> Tensor:
         return scale * x
@@ -60,13 +60,13 @@ class Scaled(nn.Sequential):
         return self[1](scale=2.0, x=self[0](x))
 
 
-def test_a_refused_side_names_the_other_one() -> None:
+def test_a_refused_side_names_the_other_side() -> None:
     with pytest.raises(InputError, match=r"before '1' there is no tensor.*where='after 1' is one"):
         calibrant.smooth(Scaled(nn.Conv2d(3, 4, 3), Second()), where="1")
 
 
 class Counting(Keyword):
-    """Counts its forward passes, in place and not, keeps the last mean, and in a plain attribute."""
+    """A network that counts its passes in buffers and in an attribute, and keeps the last mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Counting(Keyword):
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_tracing_leaves_buffers_as_they_were(inplace: bool) -> None:
+def test_tracing_restores_buffers(inplace: bool) -> None:
     model = Counting()
     seen, moved = model.seen, model.moved
     smooth = calibrant.smooth(model, inplace=inplace)
@@ -92,7 +92,7 @@ def test_tracing_leaves_buffers_as_they_were(inplace: bool) -> None:
     assert inplace or model.calls == 0  # the copy is traced
 
 
-def test_the_original_is_not_run_where_a_copy_is_made() -> None:
+def test_the_original_is_not_run_if_a_copy_is_made() -> None:
     model, ran = Keyword(), []
     model.p.register_forward_hook(lambda module, args, output: ran.append(module))
     calibrant.smooth(model)
@@ -100,13 +100,13 @@ def test_the_original_is_not_run_where_a_copy_is_made() -> None:
 
 
 @pytest.mark.parametrize("where", [lambda module: True, lambda a, b, c: True, lambda: True])
-def test_a_function_of_other_arguments_is_told_what_it_shall_take(where: Any) -> None:
+def test_a_function_with_other_arguments_is_refused_with_the_signature(where: Any) -> None:
     with pytest.raises(InputError, match=r"where\(name, module\) -> bool; this one takes \("):
         calibrant.smooth(Keyword(), where=where)
 
 
 class Normed(nn.Module):
-    """Pools by a function what a BatchNorm gives: the layer is hooked on the norm."""
+    """A function pools the output of a BatchNorm, so the layer is a hook on the norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,8 +116,8 @@ class Normed(nn.Module):
         return F.max_pool2d(F.relu(self.n(self.b(F.relu(self.a(x))))), 2)
 
 
-def test_smoothing_after_the_conversion_to_synchronised_norms() -> None:
-    """The conversion makes new modules and drops the hooks of the old: so convert first (docs/smoothing.md)."""
+def test_smoothing_works_after_conversion_to_synchronised_norms() -> None:
+    """The conversion makes new modules without hooks, so convert first (docs/smoothing.md)."""
     model = Normed().eval()
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model)).eval()
     smooth = calibrant.smooth(converted)
@@ -126,7 +126,7 @@ def test_smoothing_after_the_conversion_to_synchronised_norms() -> None:
         torch.testing.assert_close(smooth(X), calibrant.smooth(model)(X))
 
 
-def test_relu6_everywhere_takes_layers_before_a_relu_along() -> None:
+def test_relu6_everywhere_keeps_layers_before_a_relu() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.MaxPool2d(2)).eval()
     smooth = calibrant.smooth(model, where=["3"])
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_relu6_everywhere_takes_layers_before_a_relu_along() -> None:
 
 
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d, lambda width: nn.GroupNorm(width, width)])
-def test_norms_that_are_computed_on_a_view(norm: Any) -> None:
+def test_norms_computed_on_a_view(norm: Any) -> None:
     layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), norm(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
     assert list(smoothed(calibrant.smooth(nn.Sequential(*layers)))) == ["before 5"]
 

@@ -1,4 +1,4 @@
-"""However global pooling is written, it is found; however a block forks, it is smoothed once, as a whole."""
+"""Every form of global pooling is found, and every form of residual block is smoothed once, as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 class Ended(nn.Module):
-    """Two stages, and global pooling written in some way or other."""
+    """Two stages and one of many forms of global pooling."""
 
     def __init__(self, pool: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("how", POOLINGS)
-def test_global_pooling_is_found_however_it_is_written(how: str) -> None:
+def test_every_form_of_global_pooling_is_found(how: str) -> None:
     net = calibrant.smooth(Ended(POOLINGS[how]))
     assert list(smoothed(net)) == ["before b.0", "after b"]
     layer = Smooth()
@@ -55,13 +55,13 @@ def test_global_pooling_is_found_however_it_is_written(how: str) -> None:
     torch.testing.assert_close(net(X), by_hand, rtol=0, atol=0)
 
 
-def test_a_mean_over_channels_or_over_one_axis_is_no_global_pooling() -> None:
+def test_a_mean_over_channels_or_one_axis_is_not_global_pooling() -> None:
     for pool in (lambda z: z.mean(1).mean(-1)[:, :6], lambda z: z.mean(-1).flatten(1)[:, :6]):
         assert list(smoothed(calibrant.smooth(Ended(pool)))) == ["before b.0"]
 
 
 class Hybrid(nn.Module):
-    """Convolutions, then tokens, which are put back into a map (CoAtNet, MaxViT)."""
+    """Convolutions, then tokens that are reshaped to a map (CoAtNet, MaxViT)."""
 
     def __init__(self, patches: bool) -> None:
         super().__init__()
@@ -75,14 +75,14 @@ class Hybrid(nn.Module):
         return self.pool(tokens.transpose(1, 2).reshape(z.shape)).flatten(1)
 
 
-def test_a_map_that_tokens_are_put_back_into_ends_in_its_pooling() -> None:
+def test_global_pooling_of_a_map_made_of_tokens_is_found() -> None:
     assert list(smoothed(calibrant.smooth(Hybrid(patches=False)))) == ["before pool"]
     with pytest.raises(InputError, match="no stage"):  # patches of a transformer, though as many points in rows
         calibrant.smooth(Hybrid(patches=True))
 
 
 class NormFree(nn.Module):
-    """The residual block of normaliser-free networks (Brock 2021): its activation, scaled, goes both ways."""
+    """The residual block of normaliser-free networks (Brock 2021): both branches read the scaled activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class NormFree(nn.Module):
 
 
 class Dual(nn.Module):
-    """A dual-path block (Chen 2017) takes two maps and gives two."""
+    """A dual-path block (Chen 2017), which takes two maps and returns two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,14 +118,14 @@ class Paths(nn.Module):
         return self.fc(self.pool(torch.cat(self.block((x[:, :2], x[:, 2:])), 1)).flatten(1))
 
 
-def test_a_block_whose_scaled_activation_forks_is_smoothed_once_as_a_whole() -> None:
+def test_a_block_with_a_scaled_activation_is_smoothed_as_a_whole() -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 1, 1), NormFree(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
     assert list(smoothed(calibrant.smooth(net))) == ["before 2", "before 3"]
 
 
-def test_a_block_of_several_maps_sees_each_of_them_smoothed() -> None:
+def test_a_block_of_several_maps_reads_each_smoothed() -> None:
     torch.manual_seed(0)
     net = Paths()
     before, smooth = net(X), calibrant.smooth(net)
@@ -138,7 +138,7 @@ def test_a_block_of_several_maps_sees_each_of_them_smoothed() -> None:
 
 
 class Gated(nn.Module):
-    """Takes a map and a vector together."""
+    """A module that takes a map and a vector."""
 
     def forward(self, given: tuple[Tensor, Tensor]) -> Tensor:
         return given[0] * given[1][:, :, None, None]
@@ -154,13 +154,13 @@ class WithGate(Ended):
         return self.fc(self.pool(self.b(self.gate((z, z.mean((2, 3)))))))
 
 
-def test_what_is_no_map_among_several_is_named() -> None:
+def test_an_input_that_is_not_a_map_is_named() -> None:
     with pytest.raises(InputError, match=r"before 'gate' there is shape \(\d+, 4\), not a feature map; .*'after gate'"):
         calibrant.smooth(WithGate(), where="gate")
 
 
 class Siamese(nn.Module):
-    """Two views in a tuple, each of which goes through the same two stages."""
+    """Two views in a tuple, which pass through the same two stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Encoder(nn.Module):
         return tuple(self.two(self.one(view)) for view in views)
 
 
-def test_views_that_go_through_stages_apart_are_smoothed_before_each_of_them() -> None:
+def test_views_with_separate_stages_are_smoothed_before_each() -> None:
     assert list(smoothed(calibrant.smooth(Siamese()))) == [
         "before encoder.one.2",
         "before encoder.two.2",

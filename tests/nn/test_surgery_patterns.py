@@ -1,4 +1,4 @@
-"""`calibrant.smooth` on the ways networks are written: one small module for each pattern of the known libraries.
+"""`calibrant.smooth` on small networks that show the patterns of the known libraries.
 
 The libraries' own networks are in test_surgery_zoo.py, which runs where they are installed.
 """
@@ -17,13 +17,13 @@ from calibrant.nn.surgery import smoothed, stages, unsmooth
 
 
 def cbr(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, BatchNorm, in-place ReLU: what torchvision repeats."""
+    """Convolution, BatchNorm, in-place ReLU, as in torchvision."""
     layers = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(layers, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class Bottleneck(nn.Module):
-    """torchvision's: 1×1, strided (grouped) 3×3, 1×1; one in-place ReLU for all; a strided shortcut or none."""
+    """torchvision's block: 1×1, strided (grouped) 3×3, 1×1, with one in-place ReLU and an optional strided shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, groups: int = 1) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The ImageNet form: 7×7/2 (or a deep stem), max pool, four stages, adaptive pool."""
+    """The form for ImageNet: 7×7/2 (or a deep stem), max pool, four stages, adaptive pool."""
 
     def __init__(self, groups: int = 1, deep: bool = False) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ResNet(nn.Module):
 
 
 class VGG(nn.Module):
-    """One long Sequential by index, an adaptive pool to 7×7 that enlarges, an MLP."""
+    """One long Sequential, an adaptive pool that enlarges to 7×7, and an MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Transitions that end in AvgPool2d; the last ReLU and the global pooling are functions, the ReLU in place."""
+    """Transitions end in AvgPool2d. The last ReLU, in place, and the global pooling are functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,8 @@ class LayerNorm2d(nn.LayerNorm):
 
 
 class ConvNeXtBlock(nn.Module):
-    """Depth-wise 7×7, then channels last: LayerNorm, a wide Linear, GELU, a narrow Linear; and back."""
+    """A depth-wise 7×7, then channels last: LayerNorm, a wide Linear, GELU, a narrow Linear; then channels first
+    again."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -141,7 +142,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """A patchify stem of stride 4, and LayerNorm + 2×2/2 between the stages."""
+    """A patchify stem of stride 4, and LayerNorm with 2×2/2 between the stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +168,7 @@ class Squeeze(nn.Module):
 
 
 class Inverted(nn.Module):
-    """MobileNet's block: widen, strided depth-wise, squeeze and excite, narrow; a shortcut when nothing changes."""
+    """MobileNet's block: widen, strided depth-wise, squeeze and excite, narrow; a shortcut if the shape stays."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -195,7 +196,7 @@ class MobileNet(nn.Module):
 
 
 class Tutorial(nn.Module):
-    """Everything that has no weights is a function; the convolutions are not padded."""
+    """All layers without weights are functions, and the convolutions are not padded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +211,7 @@ class Tutorial(nn.Module):
 
 
 class UNet(nn.Module):
-    """One pool, reused at every level; skip connections meet by concatenation."""
+    """One pool is used at every level, and skip connections are concatenated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +230,7 @@ class UNet(nn.Module):
 
 
 class OptionA(nn.Module):
-    """A residual block whose shortcut is a slice: a function of the block's own input."""
+    """A residual block whose shortcut is a slice of the block's input."""
 
     def __init__(self, width: int, stride: int) -> None:
         super().__init__()
@@ -290,7 +291,7 @@ def test_a_functional_pool_reads_the_smoothed_map() -> None:
         torch.testing.assert_close(calibrant.smooth(model)(x), model.fc(y.mean((2, 3))))
 
 
-def test_a_sum_that_a_function_pools_is_refused_with_the_places_that_are_within_reach() -> None:
+def test_a_sum_pooled_by_a_function_is_refused_with_the_reachable_places() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -336,7 +337,7 @@ def test_a_kernel_larger_than_a_map_is_named_with_its_place() -> None:
 
 
 class Unused(nn.Sequential):
-    """Its first module is there, and never called."""
+    """A network whose first module is never called."""
 
     def __init__(self) -> None:
         super().__init__(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
@@ -345,7 +346,7 @@ class Unused(nn.Sequential):
         return self[1](x)
 
 
-def test_names_as_they_are_told_put_the_layers_back_where_they_were() -> None:
+def test_names_from_smoothed_restore_the_same_places() -> None:
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     model = DenseNet().eval()
     smooth = calibrant.smooth(model)
@@ -355,7 +356,7 @@ def test_names_as_they_are_told_put_the_layers_back_where_they_were() -> None:
         assert torch.equal(again(x), smooth(x))
 
 
-def test_where_that_matches_nothing_lists_what_there_is() -> None:
+def test_a_where_without_a_match_lists_the_modules() -> None:
     with pytest.raises(InputError, match=r"'layer9' matches no module.*maxpool, layer1.*avgpool"):
         calibrant.smooth(ResNet(), where=["layer2", "layer9"])
     with pytest.raises(InputError, match=r"'0' is never called.*modules that take a feature map: 1"):

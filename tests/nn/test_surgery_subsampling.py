@@ -27,7 +27,7 @@ KINDS += [(2, mode, {"antialias": True}) for mode in ("bilinear", "bicubic")]
 
 
 class Net(nn.Module):
-    """Two convolutions, `between`, which makes the map smaller, and one more."""
+    """Two convolutions, then `between`, which makes the map smaller, and one more convolution."""
 
     def __init__(self, between: Callable[[Tensor], Tensor], axes: int = 2) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_a_power_mean_is_one_pool(axes: int, pool: nn.Module) -> None:
         torch.testing.assert_close(smooth(x), layer(y).mean(model.axes))
 
 
-def test_a_power_mean_that_is_a_function_and_one_that_is_global() -> None:
+def test_functional_and_global_power_means() -> None:
     assert list(smoothed(calibrant.smooth(Net(lambda x: F.lp_pool2d(F.relu(x), 2, 2))))) == ["after b", "after c"]
     body = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()]
     assert list(smoothed(calibrant.smooth(nn.Sequential(*body, GeM(), nn.Flatten())))) == ["before 4"]
@@ -101,7 +101,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", RELUS)
-def test_a_relu_by_any_name_commutes_with_prob(name: str) -> None:
+def test_any_form_of_relu_commutes_with_prob(name: str) -> None:
     act, layer, x = RELUS[name], Smooth(), 6 * torch.randn(2, 3, 16, 16)
     model = Net(lambda z: F.max_pool2d(act(z), 2)).eval()
     smooth = calibrant.smooth(model)
@@ -112,10 +112,10 @@ def test_a_relu_by_any_name_commutes_with_prob(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_relu_is_not_passed_over(name: str) -> None:
-    """SS Eq. 41 is of ReLU: Smooth before another activation is not Smooth after it."""
+def test_other_activations_do_not_commute_with_prob(name: str) -> None:
+    """SS Eq. 41 holds for ReLU: Smooth before another activation differs from Smooth after it."""
     act = OTHERS[name]
-    with pytest.raises(InputError, match=rf"max_pool2d.* the {name} of what 'b' gives.*ReLU alone.*where='after b'"):
+    with pytest.raises(InputError, match=rf"max_pool2d.* the {name} of the output of 'b'.*ReLU alone.*where='after b'"):
         calibrant.smooth(Net(lambda z: F.max_pool2d(act(z), 2)))
     assert list(smoothed(calibrant.smooth(Net(nn.Sequential(Function(act), nn.MaxPool2d(2)))))) == [
         "before between.1", "after c",
@@ -133,11 +133,11 @@ class Function(nn.Module):
 
 def test_a_blur_without_prob_does_not_commute_with_relu() -> None:
     model = Net(lambda z: F.max_pool2d(F.relu(z), 2))
-    with pytest.raises(InputError, match="the relu of what 'b' gives, and a blur without Prob"):
+    with pytest.raises(InputError, match="the relu of the output of 'b', and a blur without Prob"):
         calibrant.smooth(model, prob="identity")
 
 
-def test_an_embedding_of_places_that_is_resized_is_no_stage() -> None:
+def test_a_resized_position_embedding_is_not_subsampling() -> None:
     class Embedded(Net):
         def __init__(self) -> None:
             super().__init__(nn.MaxPool2d(2))
@@ -160,7 +160,7 @@ SMALLER = [
 
 
 class Chain(nn.Module):
-    """Layers and functions, one after another; only the layers are modules."""
+    """Layers and functions in a sequence; only the layers are modules."""
 
     def __init__(self, steps: list[Callable[[Tensor], Tensor]]) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Chain(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_functions_are_smoothed_as_modules_are(seed: int) -> None:
+def test_functions_are_smoothed_like_modules(seed: int) -> None:
     """Of a network whose pools and activations are functions, the smoothed one computes what its twin's does, where
     each is a module."""
     draw, steps, left = random.Random(seed), [], 2

@@ -1,4 +1,4 @@
-"""Networks of several towers: each has a stem that is left alone, its stages, and a global pooling of its own."""
+"""Networks of several towers: each has its own stem, which is skipped, its stages and its global pooling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """A ResNet with the stem of ImageNet; the pooling is a function."""
+    """A ResNet with the stem for ImageNet, pooled by a function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +64,13 @@ class Siamese(nn.Module):
         return self.a(x) - self.a(x.flip(-1))
 
 
-def test_each_tower_has_the_layers_of_a_tower() -> None:
+def test_each_tower_is_smoothed_like_a_single_tower() -> None:
     one = ["before a.two", "before a.three", "after a.three"]
     assert places(Two()) == one + [place.replace("a.", "b.") for place in one]  # and not its stem
     assert places(Siamese()) == one
 
 
-def test_the_pool_behind_a_deep_stem_is_left_alone_in_each_tower() -> None:
+def test_the_pool_after_a_deep_stem_is_skipped_in_each_tower() -> None:
     model = Two()
     for tower in (model.a, model.b):
         tower.conv = nn.Sequential(
@@ -79,7 +79,7 @@ def test_the_pool_behind_a_deep_stem_is_left_alone_in_each_tower() -> None:
     assert not [place for place in places(model) if place.endswith("pool")]
 
 
-def test_two_towers_are_what_each_is_alone() -> None:
+def test_two_towers_together_have_the_places_of_each_alone() -> None:
     model = Two().eval()
     alone = calibrant.smooth(model.a), calibrant.smooth(model.b)
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_two_towers_are_what_each_is_alone() -> None:
 
 
 class Ends(Tower):
-    """The mean, by a module, beside the maximum, by a function, of one map."""
+    """The mean of a map by a module, and its maximum by a function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Ends(Tower):
         return self.mean(x).flatten(1) + x.amax((2, 3))
 
 
-def test_all_poolings_of_one_map_see_it_smoothed_once() -> None:
+def test_all_poolings_of_a_map_read_it_smoothed_once() -> None:
     model, layer = Ends().eval(), Smooth()
     smooth = calibrant.smooth(model)
     assert list(smoothed(smooth)) == ["before two", "before three", "after three"]
@@ -108,7 +108,7 @@ def test_all_poolings_of_one_map_see_it_smoothed_once() -> None:
 
 
 class Auxiliary(Tower):
-    """A second head on a map that goes on: that is no end of it."""
+    """A second head on a map that is processed further, so the map is not the last."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.two(self.one(self.pool(F.relu(self.conv(x)))))
@@ -116,14 +116,14 @@ class Auxiliary(Tower):
 
 
 class Normalised(Tower):
-    """Divided by its norm over all points: a vector of the channels that is no pooling; nor is what becomes tokens."""
+    """A map divided by its norm over all points: the norm is a vector of channels but no pooling."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.body(x).flatten(2)
         return (F.normalize(x, dim=-1) @ x.transpose(1, 2)).flatten(1)
 
 
-def test_what_is_no_end_of_a_map() -> None:
+def test_maps_that_are_not_the_last() -> None:
     assert places(Auxiliary()) == ["before two", "before three", "after three"]
 
     class Three(nn.Module):
@@ -151,7 +151,7 @@ def test_parallel_pools_of_one_map_are_both_smoothed() -> None:
     assert places(Mixed()) == ["before max", "before mean"]
 
 
-def test_a_layer_whose_other_calls_are_not_pooled_is_refused_with_what_would_work() -> None:
+def test_a_layer_with_unpooled_calls_is_refused_with_the_remedy() -> None:
     class Reused(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -160,6 +160,8 @@ def test_a_layer_whose_other_calls_are_not_pooled_is_refused_with_what_would_wor
         def forward(self, x: Tensor) -> Tensor:
             return self.b(F.max_pool2d(self.b(self.a(x)), 2))
 
-    with pytest.raises(InputError, match=r"one of several calls of 'b' gives.*where='after b' smooths it at every"):
+    with pytest.raises(
+        InputError, match=r"the output of one of several calls of 'b'.*where='after b' smooths it at every"
+    ):
         calibrant.smooth(Reused())
     assert places(Reused(), where="after b") == ["after b"]

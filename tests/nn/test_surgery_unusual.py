@@ -25,7 +25,7 @@ def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Sliced(nn.Module):
-    """Subsamples by taking every second point, as shortcuts without parameters do."""
+    """Subsamples by a slice, as shortcuts without parameters do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class Sliced(nn.Module):
 
 
 class Same(nn.Conv2d):
-    """TensorFlow's padding, inside the layer: what the convolution reads is not what the module took."""
+    """TensorFlow's padding inside the layer: the convolution reads another tensor than the module took."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.weight, self.bias, self.stride)
 
 
 class Forked(nn.Module):
-    """A strided convolution and a pool, which is a function, read one map."""
+    """A strided convolution and a functional pool read one map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class Forked(nn.Module):
         return self.fc(F.relu(self.d(torch.cat([self.c(x), F.max_pool2d(x, 2)], 1))).mean((2, 3)))
 
 
-def test_where_activation_comes_first_a_block_is_smoothed_once_as_a_whole() -> None:
-    """The shortcut and the first convolution both read the activated map: one place, at the stage's end (SS Fig. 4)."""
+def test_a_pre_activation_block_is_smoothed_as_a_whole() -> None:
+    """The shortcut and the first convolution both read the activated map, so there is one place (SS Fig. 4)."""
     before = ["stages.1.0", "stages.2.0", "stages.3.0"]
     assert stages(build("preact_resnet18", classes=10)) == (before, ["act"])
 
@@ -70,7 +70,7 @@ def test_a_slice_that_takes_every_second_point_is_subsampling() -> None:
         torch.testing.assert_close(calibrant.smooth(model)(X), expected)
 
 
-def test_a_layer_that_pads_by_itself_is_smoothed_before_it_pads() -> None:
+def test_a_layer_with_its_own_padding_is_smoothed_before_the_padding() -> None:
     model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), Same(4, 4, 3, 2), nn.ReLU(), conv(4, 4)).eval()
     smooth = calibrant.smooth(model)
     assert list(smoothed(smooth)) == ["before 4"]
@@ -86,7 +86,7 @@ def test_a_map_with_two_readers_is_smoothed_once() -> None:
         torch.testing.assert_close(calibrant.smooth(model)(X), model.fc(layer(y).mean((2, 3))))
 
 
-def test_where_nothing_else_subsamples_the_stem_is_smoothed() -> None:
+def test_the_stem_is_smoothed_if_nothing_else_subsamples() -> None:
     one = nn.Sequential(conv(3, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 16 * 16, 5))
     assert list(smoothed(calibrant.smooth(one))) == ["before 2"]
     two = nn.Sequential(*one[:3], conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 8 * 8, 5))
@@ -95,7 +95,7 @@ def test_where_nothing_else_subsamples_the_stem_is_smoothed() -> None:
         calibrant.smooth(nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(2)))
 
 
-def test_torchscript_is_refused_by_its_name() -> None:
+def test_torchscript_is_refused() -> None:
     model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4)).eval()
     with pytest.warns(DeprecationWarning):
         script = torch.jit.script(model)
@@ -103,7 +103,7 @@ def test_torchscript_is_refused_by_its_name() -> None:
         calibrant.smooth(script)
 
 
-def test_torchscript_inside_a_network_is_seen_by_its_operations() -> None:
+def test_torchscript_inside_a_network_is_traced() -> None:
     with pytest.warns(DeprecationWarning):
         bend, stride = torch.jit.script(nn.ReLU()), torch.jit.script(conv(4, 4, 2))
         stage = torch.jit.script(nn.Sequential(conv(4, 4), nn.ReLU(), conv(4, 4, 2)))
@@ -111,19 +111,19 @@ def test_torchscript_inside_a_network_is_seen_by_its_operations() -> None:
     assert list(smoothed(calibrant.smooth(nn.Sequential(*ahead, conv(4, 4, 2), nn.Flatten())))) == ["before 4"]
     found = list(smoothed(calibrant.smooth(nn.Sequential(*ahead, stride, nn.Flatten()))))
     assert found == ["after 2"], "it takes no layer itself, so as with a function after what gave its map"
-    with pytest.raises(InputError, match="subsamples a map that no module hands to it; make it a module"):
+    with pytest.raises(InputError, match="subsamples a map that no module returns; make it a module"):
         calibrant.smooth(nn.Sequential(*ahead, stage, nn.Flatten()))
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize.* deprecated:UserWarning")
-def test_a_quantised_network_is_refused_by_its_name() -> None:
+def test_a_quantised_network_is_refused() -> None:
     whole = nn.Sequential(torch.ao.nn.quantized.Conv2d(3, 4, 3), nn.Flatten())
     with pytest.raises(InputError, match="this model is quantised, .*; smooth it before quantising"):
         calibrant.smooth(whole)
 
 
 class OwnConvolution(nn.Module):
-    """A convolution that is none of torch's classes, as those with equalised learning rates."""
+    """A convolution that is not one of torch's classes, as with equalised learning rates."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class OwnConvolution(nn.Module):
         return F.conv2d(x, self.weight / 9, stride=self.stride, padding=1)
 
 
-def test_convolutions_of_ones_own_are_found_with_an_example() -> None:
+def test_custom_convolutions_are_found_with_an_example() -> None:
     own = OwnConvolution
     net = nn.Sequential(own(3, 4), own(4, 4), own(4, 4, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert list(smoothed(calibrant.smooth(net, example=X))) == ["before 2", "before 3"]
@@ -142,13 +142,13 @@ def test_convolutions_of_ones_own_are_found_with_an_example() -> None:
 
 
 @pytest.mark.parametrize("called", [calibrant.smooth, smoothed, unsmooth])
-def test_what_is_no_network_is_named(called: Callable[[Any], object]) -> None:
+def test_other_objects_than_networks_are_refused(called: Callable[[Any], object]) -> None:
     with pytest.raises(InputError, match="smooth a network .*, not str"):
         called("resnet18")
 
 
 class PooledShortcut(nn.Module):
-    """A residual block whose shortcut is an average pool and a convolution of one point (ResNet-D)."""
+    """A residual block whose shortcut is an average pool and a 1×1 convolution (ResNet-D)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class PooledShortcut(nn.Module):
 
 
 class Pools(nn.Module):
-    """The average and the maximum of the map, added, and a convolution of one point: nothing residual."""
+    """The average and the maximum of the map, added, and a 1×1 convolution: not a residual block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,8 +171,8 @@ class Pools(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, 1)).flatten(1)
 
 
-def test_a_shortcut_that_a_small_image_pools_to_one_point_is_not_taken_for_global_pooling() -> None:
-    """timm's resnet10t: one block a stage, and 32 pixels are one point after the last."""
+def test_a_shortcut_pooled_to_one_point_is_not_global_pooling() -> None:
+    """timm's resnet10t has one block per stage, and 32 pixels end in one point."""
     blocks = [PooledShortcut(i, o) for i, o in ((4, 4), (4, 6), (6, 8))]
     model = nn.Sequential(
         nn.Sequential(conv(3, 4, 2), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4)),
@@ -187,7 +187,7 @@ def test_two_poolings_that_are_added_are_global_pooling() -> None:
 
 
 def test_in_inference_mode_the_places_are_the_same() -> None:
-    """There torch hands on conv2d whole, not what it is made of."""
+    """In inference mode torch dispatches conv2d instead of its parts."""
     expected = list(smoothed(calibrant.smooth(build("resnet20", classes=5))))
     with torch.inference_mode():
         born_there = build("resnet20", classes=5)
@@ -196,8 +196,8 @@ def test_in_inference_mode_the_places_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["at once", "with a layer in between"])
-def test_one_point_spread_over_many_for_an_mlp_does_not_hide_the_last_pool(dropped: bool) -> None:
-    """torchvision's VGG on 32 × 32 images: its last pool leaves a point, which an adaptive pool copies 49 times."""
+def test_expanding_one_point_for_an_mlp_does_not_hide_the_last_pool(dropped: bool) -> None:
+    """torchvision's VGG on 32 × 32 images: the last pool leaves one point, which an adaptive pool repeats 49 times."""
     features = nn.Sequential()
     for inputs, outputs in zip((3, 4, 4, 4, 4), (4, 4, 4, 4, 4), strict=True):
         features.extend([conv(inputs, outputs), nn.ReLU(), conv(outputs, outputs), nn.ReLU(), nn.MaxPool2d(2)])

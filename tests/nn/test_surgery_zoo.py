@@ -64,7 +64,7 @@ def timm(name: str) -> nn.Module:
 
 
 def obeys(model: nn.Module, expected: list[str] | int) -> None:
-    """The places; the rest untouched, bit for bit; undone exactly."""
+    """Check the places, that everything else is unchanged bit for bit, and that undoing is exact."""
     model.eval()
     x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

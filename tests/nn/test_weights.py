@@ -1,4 +1,4 @@
-"""Other people's weights: every kind of file, the table of names, and the published outputs of six networks."""
+"""Published weights: every kind of file, the table of names, and the published outputs of six networks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ITEMS = 32
 
 
 @pytest.mark.parametrize(("data", "network", "shortcut", "author", "accuracy"), PUBLISHED)
-def test_published_networks_answer_as_published(
+def test_published_networks_reach_their_published_accuracy(
     big_data: Path, data: str, network: str, shortcut: str, author: str, accuracy: float
 ) -> None:
-    """The stored logits of all 10,000 test items have the stated accuracy, and ours are those, item by item."""
+    """The stored logits of all 10,000 test items have the stated accuracy, and ours equal them item by item."""
     stored = np.load(big_data / "logits" / f"{data}_{network}_{author}.npz")
     assert (stored["logits"].argmax(1) == stored["labels"]).mean() == pytest.approx(accuracy, abs=1e-9)
     model = build(network, classes=stored["logits"].shape[1], shortcut=shortcut)
@@ -48,7 +48,7 @@ def test_published_networks_answer_as_published(
     ("suffix", "classifier"), [(".npz", "linear."), (".safetensors", "fc."), (".pt", "head.fc."), (".pth", "linear.")]
 )
 def test_kinds_of_files_and_names(tmp_path: Path, suffix: str, classifier: str) -> None:
-    """`linear` is akamaster's, `fc` torchvision's; BatchNorm counters may be missing; DataParallel adds "module."."""
+    """akamaster says `linear`, torchvision `fc`; BatchNorm counters may be missing; DataParallel adds "module."."""
     source = build("resnet20", classes=4, seed=1)
     held = {
         "module." + key.replace("head.fc.", classifier): value
@@ -66,7 +66,7 @@ def test_kinds_of_files_and_names(tmp_path: Path, suffix: str, classifier: str) 
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), source.parameters(), strict=True))
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_misfits_are_named(tmp_path: Path) -> None:
     path = tmp_path / "w.npz"
     held = {key: value.numpy() for key, value in build("resnet20", classes=4).state_dict().items()}
     np.savez(path, **held)
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         load_weights(build("resnet20", classes=4), path)
 
 
-def test_files_that_are_no_good(tmp_path: Path) -> None:
+def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     model = build("mlp", classes=2, in_channels=1, size=4)
     with pytest.raises(FileError, match="no such file"):
         load_weights(model, tmp_path / "none.npz")

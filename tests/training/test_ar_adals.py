@@ -152,7 +152,7 @@ def test_on_the_fly_levels_are_of_the_network_in_training(run: Path, tmp_path: P
     assert torch.equal(held["train"], expected.train) and torch.equal(held["validation"], expected.validation)
     assert not torch.equal(held["train"], policy_of(run)["train"])
     # the attacked weights are those after two epochs, not the last ones
-    from calibrant.attacks.store import weights_hash
+    from calibrant.attacks.networks import weights_hash
     from calibrant.training.epochs import kept_weights
 
     network = load(tmp_path / "fly").members[0]

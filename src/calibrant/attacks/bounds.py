@@ -1,9 +1,9 @@
-"""Where an attack may go, and the unit of its distances: pixels in [low, high], however the input is normalised.
+"""The bounds of an attack and the unit of its distances: pixels in [low, high], however the input is normalised.
 
     pixel = input · std + mean,   low ≤ pixel ≤ high
 
-A network takes normalised inputs; budgets and distances are in pixels (AR A.4: images in [0, 1]). `mean` and `std` are
-per channel, as in `calibrant.data`; without them the input is the pixel.
+A network takes normalised inputs, but budgets and distances are in pixels (AR A.4: images in [0, 1]). `mean` and `std`
+are per channel, as in `calibrant.data`; without them, inputs are pixels.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from calibrant.attacks.settings import number
 from calibrant.errors import InputError
 
 ROUNDING = 1e-4
-"""Share of the range by which rounding in float32 may exceed a bound."""
+"""How far a float32 pixel may exceed a bound through rounding, as a share of the range."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The box of pixels, and the affine map from the network's input to it; one mean or std is for all channels."""
+    """The box of pixels, and the affine map from inputs to pixels. A single mean or std holds for all channels."""
 
     low: float = 0.0
     high: float = 1.0
@@ -35,7 +35,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            object.__setattr__(self, name, number(f"bounds: {name}", getattr(self, name), endless=True))
+            object.__setattr__(self, name, number(f"bounds: {name}", getattr(self, name), infinite=True))
         for name in ("mean", "std"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else _channels(name, given))
@@ -51,7 +51,7 @@ class Bounds:
 
     @classmethod
     def of(cls, given: Bounds | Sequence[float]) -> Bounds:
-        """Bounds, also from a pair (low, high)."""
+        """Return `given` as bounds; a pair (low, high) will do."""
         if isinstance(given, Bounds):
             return given
         if not isinstance(given, (tuple, list)) or len(given) != 2:
@@ -63,10 +63,10 @@ class Bounds:
         return self.high - self.low
 
     def pixels(self, x: Tensor) -> Tensor:
-        """The network's input as pixels. An input outside the box is an error; rounding is clipped."""
+        """Convert the network's input to pixels. Pixels outside the box are an error unless rounding explains them."""
         if not x.is_floating_point():
             raise InputError(f"attacks move real-valued inputs, not {x.dtype}; pass what the network takes")
-        some_batch(x)
+        check_batch(x)
         pixel = self.denormalised(x)
         lowest, highest = torch.aminmax(pixel)
         slack = max(ROUNDING * self.range, self._last_digit(x.dtype))
@@ -79,13 +79,13 @@ class Bounds:
         return self.clip(pixel)
 
     def denormalised(self, x: Tensor) -> Tensor:
-        """The network's input as pixels in float32 or wider, not clipped."""
+        """Convert the network's input to pixels in float32 or wider, without clipping."""
         at_least_single = torch.promote_types(x.dtype, torch.float32)  # half precision cannot hold a small perturbation
         mean, std = self._affine(x, at_least_single)
         return x.detach().to(at_least_single) * std + mean
 
     def inputs(self, pixel: Tensor, dtype: torch.dtype) -> Tensor:
-        """Pixels as the network's input."""
+        """Convert pixels to the network's input."""
         if self.mean is None and self.std is None:
             return pixel.to(dtype)
         mean, std = self._affine(pixel, pixel.dtype)
@@ -95,12 +95,12 @@ class Bounds:
         return pixel.clamp(self.low, self.high)
 
     def _last_digit(self, dtype: torch.dtype) -> float:
-        """How far a pixel at a bound may be off when its input is rounded to `dtype`."""
+        """Return the largest error of a pixel at a bound whose input was rounded to `dtype`."""
         farthest = max(abs(end - mean) for end in (self.low, self.high) for mean in self.mean or (0.0,))
         return 2 * torch.finfo(dtype).eps * farthest
 
     def _affine(self, like: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """mean and std, shaped to the channels of `like`; cached on the device, so that the loop does not wait."""
+        """Return mean and std in the shape of `like`'s channels. They stay on the device, so the loop never waits."""
         for name in ("mean", "std"):
             given: tuple[float, ...] | None = getattr(self, name)
             if given is not None and len(given) != 1 and (like.ndim < 2 or len(given) != like.shape[1]):
@@ -108,7 +108,7 @@ class Bounds:
         return _constants(self.mean, self.std, like.ndim, like.device, dtype)
 
 
-def some_batch(x: Tensor) -> None:
+def check_batch(x: Tensor) -> None:
     """Refuse anything but a batch [N, …] of at least one item."""
     if x.ndim < 2:
         shape = tuple(x.shape)
@@ -120,7 +120,7 @@ def some_batch(x: Tensor) -> None:
 
 
 def _channels(name: str, given: Any) -> tuple[float, ...]:
-    """One number per channel, or one for all of them."""
+    """Return one number per channel, or one number for all channels."""
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) > 0
     found = tuple(number(f"bounds: {name}", value) for value in (given if several else (given,)))
     if not found:
@@ -133,6 +133,6 @@ def _constants(
     mean: tuple[float, ...] | None, std: tuple[float, ...] | None, ndim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     shape = (-1, *[1] * (ndim - 2))
-    with torch.inference_mode(False):  # gradients go through them in later calls
+    with torch.inference_mode(False):  # later calls compute gradients with these cached tensors
         made = [torch.tensor(values, dtype=torch.float64).reshape(shape) for values in (mean or (0.0,), std or (1.0,))]
         return made[0].to(device, dtype), made[1].to(device, dtype)

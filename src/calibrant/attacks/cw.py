@@ -2,13 +2,15 @@
 
     minimise ‖x(w) − x‖² + c·f(x(w)),   x(w) = middle + half·tanh(w)/0.4,   f = max(z_r − max_{k≠r} z_k + κ, 0)
 
-c grows tenfold until there is a success, then its interval is halved. There are `search_steps` searches from x, of up
-to `iterations` steps of Adam each. The paper's settings are the defaults (A.4: 3, 500, 0.005).
+c grows tenfold until there is a success, then its interval is halved. There are `search_steps` searches from x, each of
+up to `iterations` steps of Adam. The defaults are the paper's settings (A.4: 3, 500, 0.005).
 
-Where we differ from the authors' code: with their divisor, 0.999999, a pixel at a bound hardly moves, and half of the
-pixels of Fashion-MNIST are there. The first c is three times that of the linear model at x, whose optimum is at
-2f/‖∇f‖². Up to `UNCOUNTED` searches before the first success do not count. They stop a batch when its loss no longer
-falls; we halve an item's own learning rate then, and its search ends when that is below 1/32.
+We differ from the authors' code in four ways.
+- We divide by 0.4. With their 0.999999 a pixel at a bound hardly moves, and half of Fashion-MNIST's pixels are at one.
+- The first c is three times the optimum 2f/‖∇f‖² of the linear model at x.
+- Up to `UNCOUNTED` searches before the first success do not count.
+- They stop a whole batch when its loss no longer falls. We halve the learning rate of the item whose loss no longer
+  falls, and end its search when the rate is below 1/32 of the first.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from calibrant.attacks.task import Seen, State, Task, spread
 
 INSIDE = 0.4
 FARTHEST = math.atanh(INSIDE)
-"""|w| of a pixel at a bound."""
+"""The |w| of a pixel at a bound."""
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8
 """Adam's constants."""
 UNCOUNTED = 9
 STEEPER = 3.0
-"""The first c, as a multiple of the linear model's."""
+"""The first c, as a multiple of the linear model's optimum."""
 PATIENCE, PROGRESS, LAST_RATE = 8, 0.99, 1 / 32
-"""Every PATIENCE iterations the lowest loss must have fallen below this share of what it was, or the rate is halved."""
+"""Every PATIENCE iterations, the rate is halved unless the lowest loss fell below PROGRESS times its earlier value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +46,20 @@ class CarliniWagner(Attack):
     iterations: int = 500
     lr: float = 0.005
     kappa: float = 0.0  # type: ignore[misc]  # a setting here, a constant elsewhere
-    initial_c: float | None = None  # None: from the gradient at the input
+    initial_c: float | None = None  # None: computed from the gradient at the input
     abort_early: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, search_steps=1, iterations=1, kappa=0)
-        positive(self, "lr", *(["initial_c"] if self.initial_c is not None else []))
+        positive(self, "lr", "initial_c")
 
     @property
     def steps(self) -> int:
         return (self.search_steps + UNCOUNTED) * self.iterations
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
-        """−f, which is zero beyond the boundary. A tie still has a gradient."""
+        """Return −f, which is zero beyond the boundary. A tie still has a gradient."""
         margin = task.margin(logits)
         return torch.where(margin <= 0, margin, 0.0)
 
@@ -102,14 +104,14 @@ class CarliniWagner(Attack):
         }  # fmt: skip
 
     def _first_c(self, f: Tensor, gradient: Tensor) -> Tensor:
-        """At the optimum of a linear f, 2‖δ‖ = c‖∇f‖ and ‖δ‖ = f/‖∇f‖."""
+        """Return the first c of each item: at the optimum of a linear f, 2‖δ‖ = c‖∇f‖ and ‖δ‖ = f/‖∇f‖."""
         if self.initial_c is not None:
             return torch.full_like(f, self.initial_c)
         steepness = gradient.flatten(1).square().sum(1).clamp_min(torch.finfo(gradient.dtype).tiny)
         return (STEEPER * 2 * f / steepness).to(gradient.dtype).clamp(1e-10, 1e10)
 
     def _adam(self, task: Task, state: State, seen: Seen, c: Tensor, iteration: Tensor) -> State:
-        """One step of Adam on w; ∂x/∂w by hand, so that only f goes through the network."""
+        """Take one step of Adam on w. ∂x/∂w is written out, so that only f is differentiated by autograd."""
         delta = state["point"] - task.origin
         slope = (1 - torch.tanh(state["w"]).square()) * (task.bounds.range / (2 * INSIDE))
         gradient = (2 * delta - spread(c, delta) * seen.gradient) * slope

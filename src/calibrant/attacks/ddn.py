@@ -1,11 +1,11 @@
-"""DDN (Rony 2019): a minimum-norm attack that decouples direction and norm; the cheap ruler of CW's distance.
+"""DDN (Rony 2019): a minimum-norm attack that decouples direction and norm. It is the cheap substitute for CW.
 
     δ ← δ + α_t · g/‖g‖,   ε ← (1 − γ_t)·ε after a success, (1 + γ_t)·ε otherwise,   δ ← ε · δ/‖δ‖,   clip
 
-The paper starts every item at ε = 1 pixel and takes 100 steps or more with γ = 0.05: far too long where distances are a
-tenth of a pixel. Here each item has its own scale, so few steps are enough: ε starts where the linear model reaches
-the boundary, α is in units of ε, and γ falls with α along a cosine. g is the gradient of the margin and not, as in the
-paper, of −log p_r, so that δ ends along the normal of one boundary.
+The paper starts every item at ε = 1 pixel and takes 100 steps or more with γ = 0.05, which takes far too long where
+distances are a tenth of a pixel. Here each item has its own scale, so that few steps are enough: ε starts where the
+linear model reaches the boundary, α is in units of ε, and α and γ fall along a cosine. g is the gradient of the margin
+instead of −log p_r, so that δ ends along the normal of one boundary.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
 
 FINEST = 0.02
-"""The last α and γ, of the first."""
+"""The last α and γ, as a share of the first."""
 SHORTEST, LONGEST = 1e-4, 0.25
-"""Limits of the first ε: of the bounds' range, and of the diagonal of the box."""
+"""Limits of the first ε, as shares of the bounds' range and of the diagonal of the box."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DDN(Attack):
-    """Minimum L2 norm by decoupled direction and norm: the cheap ruler (Rony 2019)."""
+    """Minimum L2 norm by decoupled direction and norm: a cheap substitute for CW (Rony 2019)."""
 
     iterations: int = 20
     gamma: float = 0.3
@@ -58,7 +58,7 @@ class DDN(Attack):
         return {"point": task.origin + spread(epsilon, delta) * direction(delta), "epsilon": epsilon}
 
     def _reach(self, task: Task, seen: Seen) -> Tensor:
-        """Where the linear model of the margin at the origin reaches zero."""
+        """Return the distance at which the linear model of the margin reaches zero."""
         steepness = norms(seen.gradient, 2).clamp_min(torch.finfo(seen.gradient.dtype).tiny)
         reach = (-task.margin(seen.logits)).clamp_min(0.0) / steepness
         diagonal = math.sqrt(task.origin[0].numel()) * task.bounds.range

@@ -1,9 +1,9 @@
-"""DeepFool, L2 (Moosavi-Dezfooli 2016): step after step to the nearest boundary of the linearised network.
+"""DeepFool, L2 (Moosavi-Dezfooli 2016): repeated steps to the nearest boundary of the linearised network.
 
     h_k = z_k − z_r,   l = argmin_k |h_k| / ‖∇h_k‖₂,   δ ← δ + |h_l| / ‖∇h_l‖₂² · ∇h_l,   x' = x + (1 + overshoot)·δ
 
-over the classes with the largest logits, a backward pass each; on a linear network one step is exact. An item is done
-when its prediction has changed.
+k runs over the classes with the largest logits; each takes a backward pass. On a linear network one step is exact. An
+item is done when its prediction has changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import Seen, State, Task, spread
 
 PUSH = 1e-4
-"""Added to |h_l|, as in the authors' code: beyond the boundary, not on it."""
+"""Added to |h_l|, as in the authors' code, so that the step ends beyond the boundary and not on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class DeepFool(Attack):
         at_least(self, iterations=1, candidates=1, overshoot=0)
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
-        """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
+        """Return h_k of the candidates: [J, N]. A target has one boundary only, its own."""
         return task.leads(logits, self.candidates)
 
     def begin(self, task: Task) -> State:
@@ -47,7 +47,7 @@ class DeepFool(Attack):
 
 
 def to_boundary(height: Tensor, gradient: Tensor) -> Tensor:
-    """The step [N, …] to the nearest boundary, from h [J, N] and ∇h [J, N, …]."""
+    """Return the step [N, …] to the nearest boundary, given h [J, N] and ∇h [J, N, …]."""
     size = height.abs().to(gradient.dtype)
     steepness = gradient.flatten(2).square().sum(-1).clamp_min(torch.finfo(gradient.dtype).tiny)
     nearest = (size / steepness.sqrt()).argmin(0)

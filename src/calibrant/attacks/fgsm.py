@@ -2,7 +2,7 @@
 
     x' = clip( x + ε · sign ∂/∂x (−log p_r(x)) )
 
-A long step may pass through another class and back into the item's own: then it is no success.
+A long step may pass through another class and back into the item's own class. Then it is no success.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FGSM(Attack):
         at_least(self, epsilon=0)
 
     def perturbation(self, gradient: Tensor) -> Tensor:
-        """The whole step."""
+        """Return the whole step: [N, …]."""
         return self.epsilon * gradient.sign()
 
     def step(self, task: Task, state: State, seen: Seen) -> State:

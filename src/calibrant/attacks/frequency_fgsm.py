@@ -1,10 +1,10 @@
-"""FGSM of one band of frequencies (SS App. E): which frequencies an attack needs.
+"""FGSM in one band of frequencies (SS App. E), which shows the frequencies that an attack needs.
 
     x' = clip( x + F⁻¹( F(ε · sign g) ⊙ M_f ) )
 
 F is the Fourier transform over height and width, M_f the mask of SS §2.2: a square ring around the frequency, in units
-of π per pixel. SS gives no budget. A narrow ring holds little of the perturbation, as in SS; with `l2` the perturbation
-has this norm after the mask, so that frequencies are compared at equal power.
+of π per pixel. SS gives no budget. As in SS, a narrow ring holds little of the perturbation. `l2` sets the norm of the
+perturbation after the mask, so that frequencies can be compared at equal power.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from calibrant.attacks.fgsm import FGSM
+from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import State, Task, direction
 from calibrant.errors import InputError
 from calibrant.functional.frequency_band import band_pass
@@ -31,8 +32,7 @@ class FrequencyFGSM(FGSM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.l2 is not None and not self.l2 >= 0:
-            raise InputError(f"l2={self.l2} must be 0 or more")
+        at_least(self, l2=0)
         if not 0 <= self.frequency <= 1 or not self.width > 0:
             raise InputError(
                 f"frequency must be in 0 … 1 (units of π) and width above 0, got {self.frequency}, {self.width}"

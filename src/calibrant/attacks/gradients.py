@@ -3,8 +3,8 @@
     g_j = ∂/∂x Σ_i objective_j(z(x_i))          (items are independent, so this is the gradient of each item)
 
 A network is differentiated as it is. An ensemble is pooled, z = log (1/M) Σ_m softmax z_m, the expectation over its
-members (Athalye 2018). The first pass computes the pooled logits, the second adds each member's part of the gradient
-while that member exists: PEP's perturbed weights and dropout's masks are gone afterwards.
+members (Athalye 2018). The first pass computes the pooled logits. The second pass adds each member's part of the
+gradient while that member exists, because PEP's perturbed weights and dropout's masks are gone afterwards.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from calibrant.functional.model_output import logits_of
 
 HALF = torch.float16
 SCALE = 2.0**8
-"""Factor on gradients in half precision, so that small ones keep their digits."""
+"""Gradients in half precision are multiplied by this factor, so that small ones keep their digits."""
 
 Objective = Callable[[Tensor], Tensor]
 """logits [N, K] → [N], or [J, N] for J gradients per item."""
 
 
 class PixelModel:
-    """A predictor over pixels. With `half`, gradients are computed in float16; `logits` is always in full precision."""
+    """A predictor that takes pixels. With `half`, gradients are in float16; `logits` stays in full precision."""
 
     def __init__(self, predictor: Any, bounds: Bounds, dtype: torch.dtype, *, half: bool = False) -> None:
         if not callable(predictor):
@@ -39,17 +39,17 @@ class PixelModel:
         self.predictor, self.bounds, self.dtype, self.half = predictor, bounds, dtype, half
         ensemble = not isinstance(predictor, nn.Module) and hasattr(predictor, "member") and hasattr(predictor, "size")
         self.members = int(predictor.size) if ensemble else 0
-        # dropout's masks belong to a batch: then all items must stay in it, in their places
+        # Dropout's masks belong to a batch, so all items must stay in it, in their places.
         self.whole_batch = ensemble and _is_random(predictor)
 
     @torch.no_grad()
     def logits(self, pixel: Tensor, batch: int) -> Tensor:
-        """[N, K] in float32 or wider, at most `batch` items at a time."""
+        """Return logits [N, K] in float32 or wider, computed for at most `batch` items at a time."""
         parts = [pixel] if self.whole_batch else torch.split(pixel, batch)
         return torch.cat([self._forward(self.bounds.inputs(part, self.dtype)) for part in parts])
 
     def gradient(self, pixel: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Logits [N, K] and gradients [J, N, …] at `pixel`, with one backward pass per row of the objective."""
+        """Return logits [N, K] and gradients [J, N, …] at `pixel`. Each row of the objective takes a backward pass."""
         with torch.enable_grad():
             point = pixel.detach().requires_grad_()
             if self.members:
@@ -64,7 +64,7 @@ class PixelModel:
             return logits.detach(), torch.stack(gradients)
 
     def _pooled_gradient(self, point: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Chain rule through the pool: each member's backward pass starts from ∂objective/∂z_m."""
+        """Apply the chain rule to the pool: each member's backward pass starts from ∂objective/∂z_m."""
         with torch.no_grad():
             x = self.bounds.inputs(point, self.dtype)
             each = [self._member(m, x) for m in range(self.members)]
@@ -103,7 +103,7 @@ def _rows(objective: Tensor) -> Tensor:
 
 
 def _is_random(predictor: Any) -> bool:
-    """Does a layer of a member draw random numbers, and so depend on the batch?"""
+    """Return whether a layer of a member is in training mode, so that it draws random numbers for each batch."""
     with predictor.member(0):
         return any(sub.training for network in modules(predictor) for sub in network.modules())
 
@@ -114,7 +114,7 @@ def _pool(members: Sequence[Tensor]) -> Tensor:
 
 
 def _checked(output: Any, n: int) -> Tensor:
-    """Logits [N, K] in float32 or wider."""
+    """Return the output as logits [N, K] in float32 or wider."""
     logits = logits_of(output)
     if logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
         raise InputError(f"the model returned {tuple(logits.shape)} for {n} items; expected logits [N, K] with K ≥ 2")

@@ -1,8 +1,8 @@
-"""The loop of every attack: all items take steps together, and finished ones leave the batch.
+"""The loop of every attack: all items take steps together, and finished items leave the batch.
 
-Every few steps the loop asks which items are done, and when half of the batch is, the rest goes on in a batch of half
-the size. There are few sizes, because cuDNN plans anew for each. On CUDA a step is recorded as a graph, one per size:
-small networks are limited by kernel launches otherwise. Between two looks nothing is read from the device.
+Every few steps the loop asks which items are done. When half of the batch is, the rest continues in a batch of half the
+size. The sizes are powers of two, because cuDNN plans every new size. On CUDA a step is recorded as a graph, one per
+size, because kernel launches would limit small networks. Nothing is read from the device between two such checks.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from calibrant.errors import InputError, unknown
 if TYPE_CHECKING:
     from calibrant.attacks.attack import Attack
 
-SLOTS = {"cpu": 128, "cuda": 2048}
-"""Items attacked at once."""
+BATCH_LIMITS = {"cpu": 128, "cuda": 2048}
+"""The most items attacked at once."""
 PERIOD = 5
-"""Steps between two looks at which items are done."""
+"""Number of steps between two checks of which items are done."""
 SMALLEST_GRAPH = 64
-"""Items; below this a step on CUDA takes no less time."""
+"""The smallest batch of a graph: on CUDA, a step of fewer items takes no less time."""
 WORTH_RECORDING = 8
-"""Steps from which recording a graph pays."""
+"""The fewest steps for which recording a graph pays off."""
 WARM_STEPS = 3
-"""Eager steps before recording: libraries choose algorithms and allocate workspaces in them."""
+"""Eager steps before recording, in which libraries choose algorithms and allocate workspaces."""
 RESULTS = ("best", "point", "calls", "moved")
 ENGINES = ("auto", "eager", "graph")
 
@@ -39,18 +39,17 @@ class Loop:
 
     def __init__(self, attack: Attack, model: PixelModel, device: torch.device) -> None:
         self.attack, self.model, self.device = attack, model, device
-        self.slots = slots(attack, device)
+        self.limit = batch_limit(attack, device)
         self.records = self._records()
         self._graphs: dict[tuple[object, ...], RecordedStep] = {}
 
     def __call__(self, task: Task, done: Tensor) -> State:
-        """For each item: `best` (the nearest success, if any), the last `point`, `calls`, and `moved`: had it a
-        gradient?"""
-        size = len(done) if self.model.whole_batch else even(len(done), self.slots)
+        """Return each item's nearest success `best`, last `point`, `calls`, and `moved`: whether it had a gradient."""
+        size = len(done) if self.model.whole_batch else equal_parts(len(done), self.limit)
         parts = []
         for rows in torch.split(torch.arange(len(done), device=self.device), size):
             n = len(rows)
-            if self.records and not self.model.whole_batch:  # or a graph would be recorded for every number of items
+            if self.records and not self.model.whole_batch:  # pad, or every number of items would need its own graph
                 rows = torch.cat([rows, rows[:1].expand(self._size(n) - n)])
             finished = done[rows]
             finished[n:] = True
@@ -58,7 +57,7 @@ class Loop:
             parts.append({name: values[:n] for name, values in ended.items()})
         return {name: torch.cat([part[name] for part in parts]) for name in RESULTS}
 
-    def _enter(self, task: Task, done: Tensor) -> State:
+    def _initial(self, task: Task, done: Tensor) -> State:
         n = len(done)
         return {
             "item": torch.arange(n, device=self.device),
@@ -76,10 +75,10 @@ class Loop:
         }
 
     def _run(self, task: Task, done: Tensor) -> State:
-        rows = self._enter(task, done)
+        rows = self._initial(task, done)
         ended = {name: rows[name].clone() for name in RESULTS}
         for taken in range(0, self.attack.steps, PERIOD):
-            left = int((~rows["done"]).sum())  # the only wait for the device
+            left = int((~rows["done"]).sum())  # the only place that waits for the device
             if not left:
                 break
             if self._size(left) < len(rows["done"]) and not self.model.whole_batch:
@@ -91,7 +90,7 @@ class Loop:
         return ended
 
     def _size(self, left: int) -> int:
-        """The size of a batch for the items that are left: a power of two, so that there are few sizes."""
+        """Return the batch size for the remaining items: a power of two."""
         return max(1 << (left - 1).bit_length(), SMALLEST_GRAPH if self.records else 1)
 
     def _advance(self, rows: State, steps: int, targeted: bool) -> State:
@@ -105,7 +104,7 @@ class Loop:
         return self._graphs[key](rows, steps)
 
     def _step(self, rows: State, targeted: bool) -> State:
-        """One gradient evaluation for every row, what it shows, and the attack's own step."""
+        """Evaluate the gradient of every row, note successes, and take the attack's own step."""
         attack = self.attack
         task = Task(rows["origin"], rows["reference"], rows["clearance"], attack.bounds, targeted)
         point, live = rows["point"], ~rows["done"]
@@ -140,7 +139,7 @@ class Loop:
 
 
 class RecordedStep:
-    """One step recorded as a CUDA graph over buffers of its own."""
+    """One step recorded as a CUDA graph that reads and writes its own buffers."""
 
     def __init__(self, step: Callable[[State], State], rows: State) -> None:
         self.buffers = {name: values.clone() for name, values in rows.items()}
@@ -175,14 +174,14 @@ def _copy_rows(rows: State, results: State) -> None:
         values[rows["item"]] = rows[name]
 
 
-def slots(attack: Attack, device: torch.device) -> int:
-    """The most items that are attacked at once."""
+def batch_limit(attack: Attack, device: torch.device) -> int:
+    """Return the most items that are attacked at once."""
     if attack.batch is not None and attack.batch < 1:
         raise InputError(f"batch must be at least 1, got {attack.batch}")
-    return attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
+    return attack.batch or BATCH_LIMITS.get(device.type, BATCH_LIMITS["cpu"])
 
 
-def even(n: int, most: int) -> int:
-    """The size of equal parts of n items, at most `most` each."""
+def equal_parts(n: int, most: int) -> int:
+    """Return the size of equal parts of n items, at most `most` items each."""
     parts = -(-n // most)
     return -(-n // parts)

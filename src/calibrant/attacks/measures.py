@@ -1,6 +1,6 @@
-"""What an attack does to a predictor: accuracy under attack, attack success rate, median distance.
+"""How much an attack harms a predictor: accuracy under attack, attack success rate, median distance.
 
-ASR = 1 − acc_adv / acc_clean      (SS Table E.2: the rows fit this; the paper does not state it)
+ASR = 1 − acc_adv / acc_clean      (fits the rows of SS Table E.2; the paper does not state it)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.gradients import PixelModel
-from calibrant.attacks.networks import home, untouched
+from calibrant.attacks.networks import predictor_device, untouched
 from calibrant.attacks.task import norms
 from calibrant.errors import InputError
 
@@ -22,17 +22,17 @@ BATCH = 512
 
 @dataclass(frozen=True)
 class Strength:
-    """An attack on labelled items. An item that is misclassified already counts as wrong."""
+    """The strength of an attack on labelled items. Items that are misclassified before the attack stay wrong."""
 
     accuracy: float
     accuracy_under_attack: float
     success_rate: float
-    median_distance: float  # over the items that were right; infinite if under half of them were moved to wrong
-    calls: float  # gradient evaluations, mean over the same items
+    median_distance: float  # over items that were right before; infinite if fewer than half of them became wrong
+    calls: float  # mean number of gradient evaluations over the same items
 
 
 def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strength:
-    """Attacks `x` away from its labels; right and wrong are what a fresh forward pass says, before and after."""
+    """Attack `x` away from its labels. Fresh forward passes before and after tell which items are right."""
     result = attack.run(predictor, x, labels=labels)
     labels = torch.as_tensor(labels).to(result.success.device).long()  # torch cannot compare uint16
     right, still = (predicted(predictor, attack, inputs) == labels for inputs in (x, result.adversarial))
@@ -51,8 +51,8 @@ def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strengt
 
 
 def predicted(predictor: Any, attack: Attack, x: Tensor) -> Tensor:
-    """Classes [N] by a forward pass in eval mode that leaves the networks as they were."""
-    device = home(predictor, x.device)
+    """Return the predicted classes [N], from a forward pass in eval mode that leaves the networks as they were."""
+    device = predictor_device(predictor, x.device)
     with untouched(predictor, device):
         model = PixelModel(predictor, attack.bounds, x.dtype)
         return model.logits(attack.bounds.pixels(x.to(device)), BATCH).argmax(-1)
@@ -63,7 +63,7 @@ def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Ten
 
 
 def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
-    """1 − acc_adv / acc_clean."""
+    """Return 1 − acc_adv / acc_clean."""
     if not 0 < accuracy <= 1 or not 0 <= accuracy_under_attack <= 1:
         raise InputError(
             f"accuracy must be in (0, 1], under attack in [0, 1]; got {accuracy} and {accuracy_under_attack}"
@@ -72,7 +72,7 @@ def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
 
 
 def median_distance(distance: Tensor) -> float:
-    """The median; an item without a success is infinitely far."""
+    """Return the median distance; an item without a success is infinitely far away."""
     ordered = torch.as_tensor(distance).double().sort().values
     n = len(ordered)
     if not n:

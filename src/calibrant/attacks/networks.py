@@ -1,9 +1,12 @@
-"""Find the networks behind a predictor, and leave them as they were."""
+"""Find the networks behind a predictor, leave them as they were, and identify them by a hash."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import FunctionType, MethodType, ModuleType
@@ -12,19 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.errors import InputError
+from calibrant.files.hashed import tensor_hash
+from calibrant.nn.antialias import blurpooled
 from calibrant.nn.evaluation import device_of, evaluation
+from calibrant.nn.surgery import smoothed
 
 DEPTH = 4
-"""How many objects deep to look for networks: a function, its object, a list in that object, an ensemble."""
+"""How many levels of objects are searched for networks: a function, its object, a list in that object, an ensemble."""
 
 
 @contextmanager
 def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
-    """Eval mode and frozen parameters inside; modes, flags and global generators are restored afterwards.
+    """Put the networks into eval mode and freeze their parameters; restore modes, flags and generators afterwards.
 
-    In eval mode BatchNorm keeps its statistics. The caller's autocast is off: an attack itself decides what it computes
-    in half precision. cuDNN does not benchmark its algorithms inside: batches shrink as items finish, and it would
-    benchmark every new size.
+    In eval mode BatchNorm keeps its statistics. The caller's autocast is switched off, because the attack decides what
+    it computes in half precision. cuDNN's benchmark is switched off, because it would run again for every batch size.
     """
     cudnn = torch.backends.cudnn
     benchmark = cudnn.benchmark
@@ -48,7 +54,7 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
 
 
 def modules(predictor: Any) -> list[nn.Module]:
-    """The networks behind a predictor: itself, or those that an object, a method or a function refers to."""
+    """Return the networks behind a predictor: itself, or those that an object, a method or a function refers to."""
     found: dict[int, nn.Module] = {}
     _collect(predictor, found, set(), DEPTH)
     return list(found.values())
@@ -64,7 +70,7 @@ def _collect(held: Any, found: dict[int, nn.Module], seen: set[int], depth: int)
 
 
 def contents(held: Any) -> Iterable[Any]:
-    """What a container, a function (its closure and the globals it names) or an object refers to."""
+    """Return what a container, an object or a function (by its closure and globals) refers to."""
     if isinstance(held, Mapping):
         return held.values()
     if isinstance(held, (list, tuple, set, frozenset)):
@@ -79,6 +85,52 @@ def contents(held: Any) -> Iterable[Any]:
     return [*getattr(held, "__dict__", {}).values(), getattr(held, "model", None), getattr(held, "models", None)]
 
 
-def home(predictor: Any, default: torch.device) -> torch.device:
-    """The device of the predictor's networks."""
+def predictor_device(predictor: Any, default: torch.device) -> torch.device:
+    """Return the device of the predictor's networks, or `default` if it has none."""
     return device_of(modules(predictor), default)
+
+
+def _plain(value: Any) -> bool:
+    """Return whether the value is a number, a text, or a list of such values."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(_plain(one) for one in value)
+    return isinstance(value, (int, float, str))
+
+
+def weights_hash(predictor: Any) -> str:
+    """Return a content hash of a predictor: its networks (layers, smoothing, weights), tensors and plain settings."""
+    digest = hashlib.sha256(type(predictor).__name__.encode())
+    networks, tensors_held = modules(predictor), []
+    if not isinstance(predictor, torch.nn.Module):
+        if isinstance(predictor, FunctionType):
+            code = predictor.__code__
+            digest.update(code.co_code + _stable_repr((code.co_consts, code.co_names)))
+        # attributes that begin with an underscore are caches
+        own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
+        digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
+        tensors_held = _tensors(own.values() if own else contents(predictor))
+    if not networks and not tensors_held:
+        raise InputError(
+            "this predictor shows neither a network nor a tensor, so a store cannot tell it from another; "
+            "pass the network itself, or leave store out"
+        )
+    for network in networks:
+        digest.update(_stable_repr(network) + _stable_repr({**smoothed(network), **blurpooled(network)}))
+        for name, tensor in network.state_dict().items():
+            if isinstance(tensor, Tensor):
+                digest.update(name.encode())
+                digest.update(tensor_hash(tensor).encode())
+    for tensor in tensors_held:
+        digest.update(tensor_hash(tensor).encode())
+    return digest.hexdigest()
+
+
+def _stable_repr(value: Any) -> bytes:
+    """Return the repr without memory addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among the values and in mappings among the values."""
+    parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
+    return [each for each in parts if isinstance(each, Tensor)]

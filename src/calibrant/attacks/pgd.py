@@ -2,11 +2,11 @@
 
     L∞:  x ← clip( Π_ε( x + α · sign g ) )          L2:  x ← clip( Π_ε( x + α · g/‖g‖₂ ) )
 
-`maximise = "confidence"` climbs max_{k ≠ r} log p_k instead, the confidence of any other class: CCAT's attack (Stutz
-2020). The two differ where several classes share what the reference loses.
+`maximise = "confidence"` climbs max_{k ≠ r} log p_k instead, the confidence of any other class. This is CCAT's attack
+(Stutz 2020). The two differ where several classes share the probability that r loses.
 
-It starts at a random point of the ball. The offset is drawn from the seed and the same for every item, so that the
-start of an item does not depend on the others. The last point is returned.
+It starts at a random point of the ball. The seed gives all items the same offset, so that the start of an item does not
+depend on the other items. The last point is returned.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
+from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError, unknown
 
@@ -27,7 +28,7 @@ class PGD(Attack):
     """Projected gradient ascent in an L∞ or L2 ball, from a random start (Madry 2018)."""
 
     epsilon: float = 8 / 255
-    alpha: float | None = None  # size of a step; None: 2.5 ε / iterations, which can cross the ball
+    alpha: float | None = None  # step size; None: 2.5 ε / iterations, enough to cross the ball
     iterations: int = 40
     norm: float = float("inf")  # type: ignore[misc]  # a setting here, a constant elsewhere
     maximise: Literal["loss", "confidence"] = "loss"
@@ -39,14 +40,10 @@ class PGD(Attack):
         super().__post_init__()
         if self.norm not in (2.0, float("inf")):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
-        if not self.epsilon >= 0 or self.iterations < 1:
-            raise InputError(
-                f"epsilon must be 0 or more and iterations 1 or more, got {self.epsilon} and {self.iterations}"
-            )
+        at_least(self, epsilon=0, iterations=1)
+        positive(self, "alpha")
         if self.maximise not in ("loss", "confidence"):
             raise unknown("objective", str(self.maximise), ("loss", "confidence"))
-        if self.alpha is not None and not self.alpha > 0:
-            raise InputError(f"alpha={self.alpha}, the size of a step, must be positive")
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)
@@ -61,14 +58,14 @@ class PGD(Attack):
         return {"point": task.origin + delta}
 
     def project(self, delta: Tensor) -> Tensor:
-        """The nearest point of the ball around zero."""
+        """Return the nearest point of the ball around zero."""
         if self.norm != 2.0:
             return delta.clamp(-self.epsilon, self.epsilon)
         length = norms(delta, 2).clamp_min(torch.finfo(delta.dtype).tiny)
         return delta * spread((self.epsilon / length).clamp_max(1.0), delta)
 
     def offset(self, like: Tensor) -> Tensor:
-        """One point of the ball, uniform: [1, …] like an item."""
+        """Draw one point of the ball uniformly, in the shape of an item: [1, …]."""
         rng = torch.Generator().manual_seed(self.seed)
         shape = (1, *like.shape[1:])
         if self.norm != 2.0:

@@ -2,11 +2,12 @@
 
     robustness(x) = min ‖δ‖₂ such that f(x + δ) ≠ f(x)
 
-No label is needed: a misclassified input has a distance like any other. The ruler is CW-L2 with the paper's settings or
-DDN, which ranks almost alike and is much cheaper. Distances are in pixels, however the input is normalised.
+No label is needed: a misclassified input has a distance like any other. The ruler (the attack that measures) is CW-L2
+with the paper's settings, or DDN, which ranks items almost alike and is much cheaper. Distances are in pixels, however
+the input is normalised.
 
 Levels (AR §3) rank the items by their distance and cut them into R subsets of equal size; level 0 is the least robust.
-Where N is not a multiple of R, sizes differ by one; equal distances are ranked by index.
+If N is not a multiple of R, sizes differ by one. Equal distances are ranked by index.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack, AttackResult
-from calibrant.attacks.bounds import Bounds, some_batch
+from calibrant.attacks.bounds import Bounds, check_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
-from calibrant.attacks.networks import home
-from calibrant.attacks.settings import whole
-from calibrant.attacks.store import Store, open_store, weights_hash
+from calibrant.attacks.networks import predictor_device, weights_hash
+from calibrant.attacks.settings import whole_number
+from calibrant.attacks.store import Store, open_store
 from calibrant.data.batches import Batches
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError, NoGradientError, unknown
@@ -39,9 +40,9 @@ from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
 CHUNK = {"cpu": 256, "cuda": 8192}
-"""Items between two writes to the store."""
+"""Number of items between two writes to the store."""
 MOST_NUMBERS = 2**27
-"""In a chunk on CUDA: half a gigabyte, and an attack holds about ten times that. Images of 224 × 224 come by 891."""
+"""The most numbers in a chunk on CUDA: half a gigabyte, of which an attack needs about ten times as much memory."""
 
 
 def robustness(
@@ -56,25 +57,25 @@ def robustness(
     progress: bool | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Distance [N] of each input to another prediction than the model's own, float32, in the order of `x`.
+    """Return the distance of each input to another prediction than the model's own: float32 [N], in the order of `x`.
 
-    Infinite where none was found, and only there: `torch.isinf(distance)` says which inputs those are.
+    The distance is infinite where no other prediction was found, and only there.
 
-    `x`: what the model is fed, a tensor [N, …] or `Batches`, which know their normalisation. For a tensor of normalised
-    inputs pass `bounds=Bounds(mean=…, std=…)`, for pixels of another range than [0, 1] `bounds=(low, high)`. `ruler` is
-    "cw", "ddn" or an attack; `settings` are those of the ruler. With `store`, finished chunks are kept there, and a
-    second call continues after them. `progress=None`: a bar if stderr is a terminal.
+    `x` is what the model is fed: a tensor [N, …] or `Batches`, which know their normalisation. For a tensor of
+    normalised inputs pass `bounds=Bounds(mean=…, std=…)`, for pixels of another range than [0, 1] `bounds=(low, high)`.
+    `ruler` is "cw", "ddn" or an attack; `settings` are passed to the ruler. With `store`, finished chunks are kept in
+    that folder, and a second call continues after them. `progress=None` shows a bar if stderr is a terminal.
     """
     if not isinstance(x, (Tensor, Batches)):
         raise InputError(f"x must be a tensor of inputs or Batches, not {type(x).__name__}")
     if isinstance(x, Tensor):
-        some_batch(x)
-    if chunk is not None and (chunk := whole("chunk", chunk)) < 1:
+        check_batch(x)
+    if chunk is not None and (chunk := whole_number("chunk", chunk)) < 1:
         raise InputError(f"chunk={chunk} must be at least 1 item")
     if not isinstance(store, (str, PathLike, NoneType)):
         raise InputError(f"store={store!r} must be a folder to keep distances in")
     attack = _ruler(ruler, _bounds(x, None if bounds is None else Bounds.of(bounds)), settings)
-    where = home(model, x.device)
+    where = predictor_device(model, x.device)
     if device is not None and str(device).partition(":")[0] != where.type:
         raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
     n = len(x.part) if isinstance(x, Batches) else len(x)
@@ -88,11 +89,11 @@ def robustness(
         kept = open_store(store, header, chunk, size)
         size = kept.chunk
     with attack.against(model, where, x.dtype) as attacked:
-        return _measured(attacked, _bar(_chunks(x, size), n, _title(x), progress), kept)
+        return _measure(attacked, _with_bar(_chunks(x, size), n, _title(x), progress), kept)
 
 
 def levels(distance: Any, R: int = 10) -> Tensor:
-    """Level 0 … R − 1 of each item, long [N]; `distance` is a tensor, array or list, infinite for the most robust."""
+    """Return the level 0 … R − 1 of each item: long [N]. `distance` is a tensor, array or list of N distances."""
     distance = as_tensor(distance, "distance")
     if distance.ndim != 1:
         raise InputError(f"distances must be one number per item, got the shape {tuple(distance.shape)}")
@@ -108,11 +109,11 @@ def levels(distance: Any, R: int = 10) -> Tensor:
     return rank * int(R) // n
 
 
-def _measured(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], kept: Store | None) -> Tensor:
-    """Distances of all chunks, from the store where they are there.
+def _measure(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], kept: Store | None) -> Tensor:
+    """Return the distances of all chunks; those that are stored are not measured again.
 
-    A chunk without any gradient is infinitely far, unless all are: then the model is refused. So such chunks are stored
-    last."""
+    A chunk without any gradient is infinitely far away. If no chunk has a gradient, the model is refused, so chunks
+    without one are stored last."""
     distances: list[Tensor] = []
     flat: list[tuple[int, str, Tensor]] = []
     for number, part in enumerate(chunks):
@@ -136,12 +137,12 @@ def _measured(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], k
 
 
 def _chunk(device: str, x: Tensor | Batches) -> int:
-    """Items per chunk, if the caller gives no number."""
+    """Return the number of items per chunk that is used if the caller gives none."""
     return max(1, min(CHUNK["cuda"], MOST_NUMBERS // _numbers(x))) if device == "cuda" else CHUNK["cpu"]
 
 
 def _numbers(x: Tensor | Batches) -> int:
-    """Numbers per item; the items of a Dataset may differ in size, so the first one counts."""
+    """Return the numbers per item. The items of a Dataset may differ in size; the first one counts."""
     if isinstance(x, Tensor):
         return max(1, x[0].numel())
     part, place = x.part, int(x.part.index[0])
@@ -183,7 +184,7 @@ def _bounds(x: Tensor | Batches, bounds: Bounds | None) -> Bounds:
 
 
 def _settings(attack: Attack) -> dict[str, Any]:
-    """Whatever changes the distances; batch and engine do not."""
+    """Return the settings that change the distances; batch and engine do not."""
     held = {f.name: getattr(attack, f.name) for f in fields(attack) if f.name not in ("bounds", "batch", "engine")}
     box = {f.name: getattr(attack.bounds, f.name) for f in fields(attack.bounds)}
     plain: dict[str, Any] = jsonable({**held, **box})
@@ -191,7 +192,7 @@ def _settings(attack: Attack) -> dict[str, Any]:
 
 
 def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:
-    """`size` items at a time, whatever the batches are."""
+    """Yield `size` items at a time, whatever the size of the batches is."""
     if isinstance(x, Tensor):
         yield from torch.split(x, min(size, len(x)))
         return
@@ -209,13 +210,13 @@ def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:
 
 
 def _title(x: Tensor | Batches) -> str:
-    """A run measures several splits one after the other; the bar says which."""
+    """Return the title of the progress bar. It names the split, because a run measures several splits in turn."""
     split = Split(x.part.split) if isinstance(x, Batches) else Split.UNKNOWN
     return "robustness" if split is Split.UNKNOWN else f"robustness, {split.value} items"
 
 
-def _bar(chunks: Iterator[Tensor], n: int, title: str, progress: bool | None) -> Iterator[Tensor]:
-    """Chunk by chunk; a bar over items on stderr, which advances when a chunk is done."""
+def _with_bar(chunks: Iterator[Tensor], n: int, title: str, progress: bool | None) -> Iterator[Tensor]:
+    """Yield the chunks and show a progress bar over items on stderr."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from chunks
         return

@@ -1,40 +1,32 @@
-"""Distances on disk, one file per chunk: a killed measurement continues after the last finished chunk.
+"""Store distances on disk, one file per chunk, so that a killed measurement continues after the last finished chunk.
 
     STORE/robustness.json        what was measured: hash of the network, ruler and its settings, items, chunk
     STORE/00000.safetensors …    `distance` of a chunk, with the hash of its inputs
 
-Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash, and one of an
-earlier edition of the rulers by its number.
+Each file is written whole or not at all. A store of another model, ruler, data set or edition of the rulers is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from calibrant.attacks.networks import contents, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, hashed, safetensors
 from calibrant.files.arrays import Content
 from calibrant.files.hashed import tensor_hash
 from calibrant.files.paths import visible
-from calibrant.nn.antialias import blurpooled
-from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
 EDITION = 9
-"""Raised when a ruler with the same settings finds other distances: chunks of two editions do not mix."""
-_WORDS = {
+"""Raised when a ruler with the same settings measures other distances, so that two editions are never mixed."""
+_DIFFERENCES = {
     "edition": "another edition of the rulers",
     "model": "another model",
     "ruler": "another ruler",
@@ -45,7 +37,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Store:
-    """A folder that holds, or will hold, the distances that `header` describes."""
+    """A folder for the distances that `header` describes. It is created when the first chunk is written."""
 
     folder: Path
     header: Mapping[str, Any]
@@ -55,7 +47,7 @@ class Store:
         return int(self.header["chunk"])
 
     def get(self, number: int, data: str) -> Tensor | None:
-        """The chunk's distances if they are there; an error if they are of other inputs."""
+        """Return the chunk's distances, or None if they are not stored. Distances of other inputs are an error."""
         path = self._path(number)
         if not path.is_file():
             return None
@@ -74,7 +66,7 @@ class Store:
         return distance
 
     def put(self, number: int, data: str, distance: Tensor) -> None:
-        """Write a chunk. The header is written with the first one, so that a refused input leaves nothing behind."""
+        """Write a chunk, and the header before the first one, so that a refused input leaves nothing behind."""
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
@@ -87,7 +79,7 @@ class Store:
 
 
 def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None, default: int) -> Store:
-    """The store in `folder`, or a new one to be created there. An existing one keeps its chunk size."""
+    """Return the store in `folder`, or a new one to be created there. An existing store keeps its chunk size."""
     folder = Path(folder)
     path = folder / HEADER
     if not path.is_file():
@@ -102,9 +94,9 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     except (FileError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
     asked = {"edition": EDITION, **header}
-    for name, words in _WORDS.items():
+    for name, words in _DIFFERENCES.items():
         if held.get(name) != asked[name]:
-            then, now = _difference(held.get(name), asked[name])
+            then, now = _describe(held.get(name), asked[name])
             raise InputError(
                 f"{folder} holds distances of {words} ({name}: {then}, now {now}); "
                 "choose another store or remove this one"
@@ -114,54 +106,8 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     return Store(folder, held)
 
 
-def _plain(value: Any) -> bool:
-    """Is it a number, a text, or several of them?"""
-    if isinstance(value, (list, tuple)):
-        return bool(value) and all(_plain(one) for one in value)
-    return isinstance(value, (int, float, str))
-
-
-def weights_hash(predictor: Any) -> str:
-    """Content hash of a predictor: its networks (layers, smoothing, weights), tensors and plain settings."""
-    digest = hashlib.sha256(type(predictor).__name__.encode())
-    networks, tensors_held = modules(predictor), []
-    if not isinstance(predictor, torch.nn.Module):
-        if isinstance(predictor, FunctionType):
-            code = predictor.__code__
-            digest.update(code.co_code + _written((code.co_consts, code.co_names)))
-        # names with an underscore are caches
-        own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
-        digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
-        tensors_held = _tensors(own.values() if own else contents(predictor))
-    if not networks and not tensors_held:
-        raise InputError(
-            "this predictor shows neither a network nor a tensor, so a store cannot tell it from another; "
-            "pass the network itself, or leave store out"
-        )
-    for network in networks:
-        digest.update(_written(network) + _written({**smoothed(network), **blurpooled(network)}))
-        for name, tensor in network.state_dict().items():
-            if isinstance(tensor, Tensor):
-                digest.update(name.encode())
-                digest.update(tensor_hash(tensor).encode())
-    for tensor in tensors_held:
-        digest.update(tensor_hash(tensor).encode())
-    return digest.hexdigest()
-
-
-def _written(value: Any) -> bytes:
-    """Its repr without memory addresses, which differ in the next process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
-
-
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among the values, and in mappings among them."""
-    parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
-    return [each for each in parts if isinstance(each, Tensor)]
-
-
-def _difference(then: Any, now: Any) -> tuple[str, str]:
-    """Both as text; of settings only those that differ."""
+def _describe(then: Any, now: Any) -> tuple[str, str]:
+    """Return both values as text. Of settings, only those that differ are shown."""
     if isinstance(then, dict) and isinstance(now, dict):
         names = [name for name in now if then.get(name) != now[name]]
         then, now = ({name: held.get(name) for name in names} for held in (then, now))

@@ -1,12 +1,12 @@
-"""What an attack has to do for each item, what it sees at a point, and the quantities that judge both.
+"""The task of an attack: which class each item must leave or reach, and the quantities that measure success.
 
     lead   = max_{k ≠ r} z_k − z_r            away from class r; its negative, towards it
     margin = lead − clearance                 success: margin > 0
     odds   = log Σ_{k ≠ r} e^{z_k} − z_r      = log (1 − p_r)/p_r, less the clearance
 
-The clearance is CW's κ plus what rounding may change from one forward pass to the next (`boundary.rounding`). −log p_r
-is an increasing function of the odds, so both have the same direction of ascent; but the gradient of the odds does not
-vanish where p_r rounds to one, as it does in float32 for a third of a network's confident predictions.
+The clearance is CW's κ plus the largest rounding error between two forward passes (`boundary.rounding`). −log p_r is an
+increasing function of the odds, so both have the same direction of ascent. But the gradient of the odds does not vanish
+where p_r rounds to one in float32, as it does for a third of a network's confident predictions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """N items: where they start, which class to leave (or to reach), and by how much."""
+    """N items: their starting points, the class that each must leave (or reach), and by how much."""
 
     origin: Tensor  # pixels [N, …]
     reference: Tensor  # class [N]
@@ -33,27 +33,27 @@ class Task:
     targeted: bool = False
 
     def lead(self, logits: Tensor) -> Tensor:
-        """[N]; how far the wanted class is ahead."""
-        # max, and not amax, whose gradient is shared among classes that are tied
+        """Return by how much the logit of the wanted class leads: [N]."""
+        # not amax: it divides its gradient among tied classes
         away = self._others(logits).max(-1).values - self._own(logits)
         return -away if self.targeted else away
 
     def margin(self, logits: Tensor) -> Tensor:
-        """[N]; positive where the attack has succeeded."""
+        """Return the lead less the clearance, which is positive where the attack has succeeded: [N]."""
         return self.lead(logits) - self.clearance
 
     def odds(self, logits: Tensor) -> Tensor:
-        """[N]; a smooth margin, which all classes enter."""
+        """Return a smooth version of the margin, which depends on all classes: [N]."""
         away = self._others(logits).logsumexp(-1) - self._own(logits)
         return (-away if self.targeted else away) - self.clearance
 
     def confidence(self, logits: Tensor) -> Tensor:
-        """[N]; log-probability of the likeliest class that is a success: any other, or the target."""
+        """Return the log-probability of the target or, untargeted, of the likeliest other class: [N]."""
         wanted = self._own(logits) if self.targeted else self._others(logits).amax(-1)
         return wanted - logits.logsumexp(-1)
 
     def leads(self, logits: Tensor, most: int) -> Tensor:
-        """z_k − z_r, less the clearance, of the `most` likeliest other classes, [J, N]; the target's margin."""
+        """Return z_k − z_r less the clearance for the `most` likeliest classes k, or the target's margin: [J, N]."""
         if self.targeted:
             return self.margin(logits)[None]
         others = self._others(logits).topk(min(most, logits.shape[1] - 1), -1).values
@@ -71,7 +71,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """At the items' points: logits, the gradient of the objective, and whether the attack has succeeded there."""
+    """What an attack knows about the items' points: logits, gradients, successes and distances."""
 
     logits: Tensor  # [N, K]
     gradient: Tensor  # [N, …], or [J, N, …] for an objective of J rows
@@ -80,17 +80,17 @@ class Seen:
 
 
 def norms(delta: Tensor, p: float) -> Tensor:
-    """L_p norm of each item, [N]."""
+    """Return the L_p norm of each item: [N]."""
     length: Tensor = torch.linalg.vector_norm(delta.flatten(1), p, dim=1)
     return length
 
 
 def spread(values: Tensor, like: Tensor) -> Tensor:
-    """[N] as [N, 1, …], to multiply each item by its own number."""
+    """Reshape [N] to [N, 1, …], so that each item can be multiplied by its own number."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def direction(gradient: Tensor) -> Tensor:
-    """The gradient of each item at length one; zero stays zero."""
+    """Scale the gradient of each item to length one; zero stays zero."""
     length = norms(gradient, 2)
     return gradient / spread(length.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)

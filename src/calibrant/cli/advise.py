@@ -1,9 +1,10 @@
-"""`calibrant advise`: what to use, given what you may do, from the measurements that ship with the package."""
+"""`calibrant advise`: which method to use, given what you may do, from measurements that ship with the package."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from calibrant.errors import InputError
 from calibrant.report import advice
 from calibrant.types import SCHEMA
 
-HEAD = ("", "method", "train", "pass", "NLL", "", "ECE", "AUROC")
+WIDTH = 80
 COLUMNS = (
     ("NLL", "nll", 1, 3),
     ("ECE, %", "ece", 100, 1),
@@ -22,16 +23,16 @@ COLUMNS = (
     ("scaled", "nll_scaled", 1, 3),
     ("shifted", "nll_shifted", 1, 3),
 )
-"""Title, column of the evidence, what it is multiplied by, digits."""
+"""The (title, column of the evidence, factor, digits) of each column of the table."""
 
 
 def advise(
     method: Annotated[
-        str | None, typer.Argument(help="one method: what it did on every network, with intervals in --json")
+        str | None, typer.Argument(help="one method: what it did on every network; --json adds intervals")
     ] = None,
-    retrain: Annotated[bool | None, typer.Option(help="whether you may train the network anew")] = None,
-    passes: Annotated[int | None, typer.Option(help="forward passes that one prediction may take")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the evidence rows")] = False,
+    retrain: Annotated[bool | None, typer.Option(help="whether you may train the network again")] = None,
+    passes: Annotated[int | None, typer.Option(help="forward passes that a prediction may take")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the rows of evidence")] = False,
 ) -> None:
     """What to use, given what you may do, from measurements that ship with the package."""
     if method is not None:
@@ -42,20 +43,21 @@ def advise(
     found = [(s, advice.options(s)) for s in advice.situations(retrain, passes)]
     if as_json:
         shown = [
-            {**asdict(s), "advice": advice.sentence(s, options), "options": [_record(o) for o in options]}
+            {**asdict(s), "advice": advice.sentence(options), "options": [_record(o) for o in options]}
             for s, options in found
         ]
         block_json({"schema": SCHEMA, "situations": shown, "rows": advice.shipped()["rows"]})
         return
     for s, options in found:
         say(f"{s.says}.")
-        say(advice.sentence(s, options))
-        block("\n".join(aligned([HEAD, *(_line(o) for o in advice.shown(s, options))])))
+        block(fill(advice.sentence(options), WIDTH))
         say()
-    say("Others that train nothing: --no-retrain.")
-    say("* recommended. train: networks trained from the start; pass: forward passes.")
-    say("NLL: median change, against the plain network after temperature scaling; then")
-    say("networks where it is better / worse beyond noise / measured with enough seeds.")
+    _, most = found[-1]
+    rows = [("*" if o.recommended else "?" if o.promising else "", *advice.line(o)) for o in most]
+    block("\n".join(aligned([("", *advice.HEAD), *rows])))
+    say("* recommended, ? promising")
+    for note in advice.NOTES:
+        block(fill(note, WIDTH))
     say("What a method (pep, swa, …) did, network by network:")
     say("next: calibrant advise METHOD")
 
@@ -82,7 +84,7 @@ def _one(method: str, as_json: bool) -> None:
 
 
 def cells_of(values: Mapping[str, Any]) -> list[str]:
-    """One row of evidence as text, under `COLUMNS`."""
+    """The cells of one row of evidence, in the order of `COLUMNS`."""
     out = []
     for _, column, scale, digits in COLUMNS:
         v = values.get(column)
@@ -93,9 +95,3 @@ def cells_of(values: Mapping[str, Any]) -> list[str]:
 
 def _record(option: advice.Option) -> dict[str, Any]:
     return {**asdict(option), "recommended": option.recommended}
-
-
-def _line(o: advice.Option) -> tuple[str, ...]:
-    change = f"{100 * o.change:+.0f}%".replace("-", "−")
-    tallies = (f"{t.better}/{t.worse}/{t.judged}" if t.judged else "–" for t in (o.nll, o.ece, o.auroc))
-    return ("*" if o.recommended else "", o.title, str(o.trainings), str(o.passes), change, *tallies)

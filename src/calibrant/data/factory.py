@@ -7,6 +7,7 @@ name in a file (a run, a recipe, a map) is data: `calibrant.data.stored_name` re
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,15 @@ from calibrant.errors import InputError
 
 
 def call_factory(module: str, name: str, what: str) -> Any:
-    """What the factory returns."""
-    return find_factory(module, name, what)()
+    """Import the factory and return what it returns."""
+    factory = find_factory(module, name, what)
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise InputError(f"the {what} is called without arguments: {error}; give it a default") from error
+    except ValueError:  # code in C may have no signature
+        pass
+    return factory()
 
 
 def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Predictors: one model or many, pooled. A new ensemble is one file and one line in the table."""
+"""Predictors: the pooled predictions of one model or several. A new ensemble is one file and one line in the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENSEMBLES: dict[str, type[Ensemble]] = {
 
 
 def assemble(name: str, given: Ingredients) -> Ensemble:
-    """The ensemble `name` of the table, ready to predict."""
+    """Build the ensemble `name` of the table, ready to predict."""
     if name not in ENSEMBLES:
         raise unknown("ensemble", name, ENSEMBLES)
     return ENSEMBLES[name].build(given)

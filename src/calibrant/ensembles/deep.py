@@ -17,7 +17,7 @@ from calibrant.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class DeepEnsemble(Ensemble):
-    """Trained networks side by side."""
+    """Several networks that were trained independently."""
 
     models: tuple[nn.Module, ...]
 

@@ -1,10 +1,10 @@
-"""A network with active dropout as a graph (`torch.export`), split into what members share and what they do not.
+"""Run the members of MC dropout by the network's graph (`torch.export`), so that their common part runs once per batch.
 
-The member part is everything that an active random operation feeds into. The rest is the same for every member and
-runs once per batch. Members run one by one, or in groups that are stacked along the batch. Each random operation draws
-every member's numbers from that member's own generator, in the network's order: the masks are those of the plain loop.
-One by one, so are the logits, bit for bit; in groups they agree to rounding, because kernels sum a larger batch in
-another order.
+The member part is every operation that depends on an active random operation. The shared part is the rest. Members run
+one by one, or in groups that are stacked along the batch. Each random operation draws a member's numbers from that
+member's own generator, in the order of the network, so the masks are those of the plain loop. One by one, the logits
+are those of the plain loop bit for bit. In groups they agree to rounding, because kernels sum a larger batch in another
+order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.fx.node import map_arg
 
 from calibrant.ensembles.network_graph import (
     batch_sizes,
-    cloning,
     draws,
     item_axes,
+    must_copy,
     number,
     sources,
     symbolic,
@@ -34,21 +34,21 @@ from calibrant.ensembles.network_graph import (
 HALVES = (torch.float16, torch.bfloat16)
 
 SATURATED = 512 * 2**20
-"""Bytes of the largest activation beyond which a larger batch gains nothing: the bound on a group."""
+"""The largest activation of a group, in bytes: a larger batch would not be faster."""
 
 FREE = 1 / 8
-"""Share of a GPU's free memory that the largest activation of a group may take."""
+"""The largest activation of a group, as a share of a GPU's free memory."""
 
 FEWEST = 8
-"""Members below which groups are not worth their check."""
+"""The fewest members for which groups are worth their check."""
 
 
-class Split:
-    """The two parts of an exported network: `shared` runs the one, `members` the other."""
+class SplitNetwork:
+    """The two parts of an exported network: `shared` runs the shared part, `members` the member part."""
 
     def __init__(self, program: torch.export.ExportedProgram, items: int) -> None:
         nodes = list(program.graph.nodes)
-        self.items = items  # of the batch that it was traced for
+        self.items = items  # number of items in the batch that was traced
         self.sources = sources(program)
         (self.x,) = (n for n, source in self.sources.items() if source is None)
         self.symbol, self.least, self.most = batch_sizes(program, self.x)
@@ -58,7 +58,7 @@ class Split:
         for n in nodes:
             if not member.isdisjoint(n.all_input_nodes):
                 member.add(n)
-        # a draw that nobody reads still moves the generator, and a write is read by way of what it wrote to
+        # A draw that no node reads still advances the generator, and a write is read through the tensor it changed.
         needed = {self.output, *self.random, *(n for n in nodes if written(n) is not None)}
         for n in reversed(nodes):
             if n in needed:
@@ -66,32 +66,33 @@ class Split:
         runs = [n for n in nodes if n in needed and n.op != "placeholder" and not symbolic(n)]
         self.member_part = [n for n in runs if n in member]
         self.shared_part = [n for n in runs if n not in member]
-        self.cloning = cloning(nodes, member)
+        self.must_copy = must_copy(nodes, member)
         self.frontier = {i for n in self.member_part for i in n.all_input_nodes} - member | {self.output} - member
         self.last_use = {i: n for part in (self.shared_part, self.member_part) for n in part for i in n.all_input_nodes}
         one = all(len(item_axes(t)) == 1 for n in self.member_part for t in tensors(n))
         self.stackable = one and self._axis(self.output) == 0  # each tensor has one axis of items, the logits' is first
         self.half = any(t.dtype in HALVES for n in self.member_part for t in tensors(n))
-        self.trusted: dict[bool, bool] = {}  # stacked or one by one: are the logits those of the network itself?
+        self.verified: dict[bool, bool] = {}  # stacked? → whether the logits are those of the network itself
         self._known: dict[tuple[Node, int], Any] = {}
 
     def takes(self, batch: int) -> bool:
-        """Whether this is the graph for a batch of that size."""
+        """Return whether the graph holds for a batch of that size."""
         return batch == self.items or bool(self.least <= batch <= self.most)
 
     def group(self, x: Tensor, members: int, asked: int | None = None) -> int:
-        """How many members to run as one batch: `asked`, or as many as fill a GPU.
+        """Return how many members run as one batch: `asked`, or as many as fill a GPU.
 
-        On a CPU one member's batch is long enough, and its numbers are exact. Two are not stacked: neither is amid the
-        others, where a network that looks at the first item or at the last is found out.
+        On a CPU members run one by one: groups are no faster there, and single members have exact logits. A group has
+        at least three members, because the check compares the middle one: a network that reads the first or the last
+        item of its batch gives wrong logits there, but not at both ends.
         """
         if not self.stackable or (asked is None and not x.is_cuda):
             return 1
-        size = min(members, asked) if asked else together(members, self._widest(x), free_memory(x.device))
+        size = min(members, asked) if asked else group_size(members, self._widest(x), free_memory(x.device))
         return size if size > 2 and size * len(x) <= self.most else 1
 
     def _widest(self, x: Tensor) -> int:
-        """Bytes of the largest tensor of the member part."""
+        """Return the size of the member part's largest tensor, in bytes."""
         kind = x.device.type
         most = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else 8
         every = (t for n in self.member_part for t in tensors(n))
@@ -100,7 +101,8 @@ class Split:
         )
 
     def shared(self, model: nn.Module, x: Tensor) -> dict[Node, Any]:
-        """What the member part reads of the rest, for the batch `x`; the weights are the present ones of `model`."""
+        """Run the shared part on `x` with the current weights of `model`; return the values that the member part
+        reads."""
         values = {n: x if source is None else source(model) for n, source in self.sources.items()}
         for n in self.shared_part:
             values[n] = self._run(n, lambda i: self._value(values, i, len(x)))
@@ -112,11 +114,11 @@ class Split:
     def members(
         self, shared: dict[Node, Any], items: int, seeds: Sequence[int], generators: Sequence[torch.Generator]
     ) -> Tensor:
-        """Logits of the members with these seeds for a batch of `items`, stacked along it: [G·N, …]."""
+        """Return the logits of the members with these seeds, stacked along the batch of `items`: [G·N, …]."""
         count = len(seeds)
         values: dict[Node, Any] = {}
         stacked: dict[Node, Tensor] = {}
-        streams = {g.device: Stream(g, seeds) for g in generators}
+        draws_of = {g.device: MemberDraws(g, seeds) for g in generators}
 
         def for_all(n: Node) -> Any:
             axis = self._axis(n) if count > 1 and n in shared else None
@@ -134,7 +136,7 @@ class Split:
             return values[n].narrow(axis, j * size, size)
 
         def drawn(n: Node, j: int) -> Any:
-            with streams[next(iter(tensors(n))).device].turn(j):
+            with draws_of[next(iter(tensors(n))).device].member(j):
                 return self._run(n, lambda i: for_one(i, j))
 
         for n in self.member_part:
@@ -151,7 +153,7 @@ class Split:
     def _run(self, n: Node, value: Callable[[Node], Any]) -> Any:
         args: Any = map_arg(n.args, value)
         kwargs: Any = map_arg(n.kwargs, value)
-        if n in self.cloning:
+        if n in self.must_copy:
             args = (args[0].clone(), *args[1:])
         return n.target(*args, **kwargs)  # type: ignore[operator]
 
@@ -166,13 +168,13 @@ class Split:
         return number(value, self.symbol, batch)
 
     def _axis(self, n: Node) -> int | None:
-        """The axis of items of a tensor; None of what has none."""
+        """Return the axis of items of a tensor, or None."""
         found = item_axes(n.meta["val"]) if isinstance(n.meta["val"], Tensor) else ()
         return found[0] if found else None
 
 
 def joined(n: Node, parts: list[Any]) -> Any:
-    """The members' results of one random operation as those of one batch."""
+    """Join the members' results of one random operation along the batch."""
     if len(parts) == 1:
         return parts[0]
     whole = n.meta["val"]
@@ -182,39 +184,39 @@ def joined(n: Node, parts: list[Any]) -> Any:
     return tuple(torch.cat(each, item_axes(t)[0]) if isinstance(t, Tensor) else each[0] for t, *each in columns)
 
 
-def together(members: int, widest: int, free: int) -> int:
-    """How many members fill a GPU, when their largest activation has `widest` bytes and the GPU `free` ones."""
+def group_size(members: int, widest: int, free: int) -> int:
+    """Return how many members fill a GPU with `free` bytes, if a member's largest activation has `widest` bytes."""
     return 1 if members < FEWEST else max(1, min(members, min(SATURATED, int(FREE * free)) // max(widest, 1)))
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: what the device has left, and what PyTorch keeps of it for tensors to come, as after a training."""
+    """Return the device's free memory in bytes, including what PyTorch has reserved and does not use."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def agrees(a: Tensor, b: Tensor, *, half: bool = False) -> bool:
-    """The same logits up to rounding; `half`: they were computed in half precision, whatever theirs is."""
-    # convolutions on CUDA are in TF32 unless told otherwise
+    """Return whether logits agree up to rounding. `half`: they were computed in half precision, whatever their type."""
+    # convolutions on CUDA use TF32 by default
     tolerance = 5e-2 if half else 1e-2 if a.is_cuda else 1e-4
-    largest = float(a.nan_to_num(0.0, 0.0, 0.0).abs().max())  # a logit may be −inf
+    largest = float(a.nan_to_num(0.0, 0.0, 0.0).abs().max())  # logits may be −inf
     return torch.allclose(a, b, rtol=0, atol=tolerance * (1 + largest), equal_nan=True)
 
 
-class Stream:
-    """Where each member stands in one generator."""
+class MemberDraws:
+    """One generator, used by all members in turn: each continues where its own last draw ended."""
 
     def __init__(self, generator: torch.Generator, seeds: Sequence[int]) -> None:
         self.generator, self.seeds = generator, seeds
-        self.at: list[Tensor | None] = [None] * len(seeds)  # nothing was drawn yet
+        self.states: list[Tensor | None] = [None] * len(seeds)  # None: the member has drawn nothing yet
 
     @contextmanager
-    def turn(self, member: int) -> Iterator[None]:
-        """Inside, numbers are drawn for this member, from where its last turn ended."""
-        at = self.at[member]
-        if at is None:
-            self.generator.manual_seed(self.seeds[member])
+    def member(self, j: int) -> Iterator[None]:
+        """Inside, the generator draws for member j."""
+        state = self.states[j]
+        if state is None:
+            self.generator.manual_seed(self.seeds[j])
         else:
-            self.generator.set_state(at)
+            self.generator.set_state(state)
         yield
-        self.at[member] = self.generator.get_state()
+        self.states[j] = self.generator.get_state()

@@ -1,9 +1,9 @@
-"""Which modules of a network drop at random, at which rate, what dropout no module owns, and how to insert some.
+"""Find, switch on, count and insert the dropout of a network.
 
-Reachable are PyTorch's dropout modules, other libraries' (known by their names), and the modules that call dropout
-themselves and do nothing else by their mode: attention (`nn.MultiheadAttention`) and recurrent networks
-(`nn.LSTM(…, dropout=0.3)`). A functional `F.dropout(…, training=self.training)` in somebody's forward is not, nor is
-the `dropout_p` of `F.scaled_dot_product_attention`.
+MC dropout reaches PyTorch's dropout modules, those of other libraries (known by their names), and modules that call
+dropout themselves and use their mode for nothing else: attention (`nn.MultiheadAttention`) and recurrent networks
+(`nn.LSTM(…, dropout=0.3)`). It reaches neither a functional `F.dropout(…, training=self.training)` in a forward method
+nor the `dropout_p` of `F.scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
-from calibrant.nn.surgery import names_in, takes_name_and_module
+from calibrant.nn.surgery import check_predicate, unique_names
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 _PLAIN = nn.modules.dropout._DropoutNd
 _COMPOSED = (nn.MultiheadAttention, nn.RNNBase)  # their rate is the attribute `dropout`
-_NAMES = ("DropPath", "StochasticDepth", "DropBlock", "DropBlock2d")  # other libraries' modules, known by name
+_NAMES = ("DropPath", "StochasticDepth", "DropBlock", "DropBlock2d")  # modules of other libraries
 _RATES = ("p", "drop_prob", "drop_p", "rate")
 _FUNCTIONS = {getattr(nn.functional, n) for n in dir(nn.functional) if "dropout" in n} | {torch.dropout}
 
 
 def dropouts(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module that drops, by name, whatever its kind; dropout modules with p = 0 included."""
+    """Return every module that drops, by name. Dropout modules with p = 0 are included."""
     return {name: m for name, m in module(model).named_modules() if _drops(m)}
 
 
-def chosen(model: nn.Module, where: Where) -> dict[str, nn.Module]:
-    """Those dropouts that `where` picks: all of them, those that have one of its names or lie below, or those for which
-    `where(name, module)` is true."""
+def select(model: nn.Module, where: Where) -> dict[str, nn.Module]:
+    """Return the dropouts that `where` selects: all of them (None), those that have one of its names or are inside such
+    a module, or those for which `where(name, module)` is true."""
     found = dropouts(model)
     if where is None:
         return found
     if callable(where):
-        takes_name_and_module(where)
+        check_predicate(where)
         picked = {name: m for name, m in found.items() if where(name, m)}
     else:
-        names = names_in(where, "dropouts' names, or where(name, module) -> bool")
+        names = unique_names(where, "dropouts' names, or where(name, module) -> bool")
         for name in names:
             if not any(_within(one, name) for one in found):
                 raise InputError(f"where={name!r} names no dropout of {type(model).__name__}; it has {_listed(found)}")
@@ -72,14 +72,14 @@ def _drops(m: nn.Module) -> bool:
 
 
 def _attribute(m: nn.Module) -> str | None:
-    """Where a module keeps its rate."""
+    """Return the name of the attribute that holds a module's rate, or None if it is unknown."""
     if isinstance(m, _COMPOSED):
         return "dropout"
     return next((a for a in _RATES if isinstance(getattr(m, a, None), (int, float))), None)
 
 
 def rate(m: nn.Module, p: float | None = None) -> float:
-    """The rate at which it drops, or would with the override `p`; 1 where it does not say."""
+    """Return the rate of a module, or `p` if given; 1 if its rate is unknown."""
     name = _attribute(m)
     if name is None:
         return 1.0
@@ -87,7 +87,7 @@ def rate(m: nn.Module, p: float | None = None) -> float:
 
 
 def check_rates(found: dict[str, nn.Module]) -> None:
-    """Before an override: every rate must be known."""
+    """Refuse modules whose rate is unknown, because `p` could not override it."""
     for name, m in found.items():
         if _attribute(m) is None:
             raise InputError(
@@ -96,8 +96,8 @@ def check_rates(found: dict[str, nn.Module]) -> None:
 
 
 @contextmanager
-def dropping(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
-    """Inside, these dropouts of a model in eval mode are on, at the rate `p` if one is given."""
+def active(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
+    """Switch on these dropouts of a model in eval mode, at the rate `p` if one is given."""
     rates = [(m, a, getattr(m, a)) for m in found if p is not None and (a := _attribute(m)) is not None]
     with ExitStack() as scopes:
         if any(rate(m, p) > 0 for m in found):
@@ -117,10 +117,10 @@ def dropping(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
 
 @contextmanager
 def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
-    """Without fused kernels that skip dropout, or whose masks do not follow the seed.
+    """Switch off fused kernels that skip dropout, or whose masks do not follow the seed.
 
-    An `nn.TransformerEncoderLayer` in eval mode goes through one fused kernel, past its own dropout modules. cuDNN's
-    recurrent kernels keep a state of their own for the masks.
+    In eval mode an `nn.TransformerEncoderLayer` uses one fused kernel, which bypasses its own dropout modules. cuDNN's
+    recurrent kernels keep their own state for the masks.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     recurrent = any(isinstance(m, nn.RNNBase) for m in found)
@@ -132,11 +132,11 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-class Watch(TorchFunctionMode):
-    """Counts the dropout calls of one pass that come from no module of `dropouts`, and so stay as they are.
+class FunctionalDropouts(TorchFunctionMode):
+    """Counts the dropout calls of one pass that come from no module of `dropouts`, so MC dropout cannot switch them on.
 
-    Attention (`F.scaled_dot_product_attention`) is given its rate by its caller, as a rule zero outside training. Then
-    the caller is recognised: it keeps a rate in an attribute (`dropout`, `attn_dropout`), or a dropout it never calls.
+    The caller of `F.scaled_dot_product_attention` passes the rate, which is usually zero outside training. It is then
+    recognised by a rate in an attribute (`dropout`, `attn_dropout`) or by a dropout module that it never calls.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -145,19 +145,19 @@ class Watch(TorchFunctionMode):
         self._drops = set(dropouts(model).values())
         self._running: list[nn.Module] = []
         self._called: set[nn.Module] = set()
-        self._asking: list[nn.Module] = []  # the callers of attention without a rate
+        self._callers: list[nn.Module] = []  # modules that call attention with rate zero
         self._hooks: list[Any] = []
 
     @property
     def found(self) -> int:
-        return self._found + sum(map(self._would_drop, self._asking))
+        return self._found + sum(map(self._would_drop, self._callers))
 
     def _would_drop(self, m: nn.Module) -> bool:
         own = (v for name, v in vars(m).items() if "drop" in name.lower() and isinstance(v, float))
         idle = (rate(child) for child in m.children() if child in self._drops and child not in self._called)
         return any(p > 0 for p in (*own, *idle))
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> FunctionalDropouts:
         for m in self.model.modules():
             self._hooks.append(m.register_forward_pre_hook(lambda m, _: self._running.append(m)))
             self._hooks.append(m.register_forward_hook(lambda m, *_: self._leave(m), always_call=True))
@@ -181,21 +181,21 @@ class Watch(TorchFunctionMode):
                 if args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0):
                     self._found += 1
                 else:
-                    self._asking += self._running[-1:]
+                    self._callers += self._running[-1:]
             self._found += func in _FUNCTIONS
         return func(*args, **kwargs)
 
 
 def functional_dropouts(model: nn.Module, x: Tensor) -> int:
-    """How many dropout calls of one forward pass come from no module and so stay off."""
-    with torch.no_grad(), evaluating(model), Watch(model) as watch:
+    """Return how many dropout calls of one forward pass come from no module, so MC dropout cannot switch them on."""
+    with torch.no_grad(), evaluating(model), FunctionalDropouts(model) as calls:
         model(x)
-    return watch.found
+    return calls.found
 
 
 @dataclass(frozen=True)
 class Insertion:
-    """Dropout put after chosen modules; `undo()` takes exactly it out again."""
+    """The dropout that `insert` added; `undo()` removes it again."""
 
     model: nn.Module
     names: tuple[str, ...]
@@ -210,7 +210,7 @@ class Insertion:
 
 
 class WithDropout(nn.Module):
-    """A module, then dropout."""
+    """A module followed by dropout."""
 
     def __init__(self, inner: nn.Module, p: float) -> None:
         super().__init__()
@@ -223,17 +223,17 @@ class WithDropout(nn.Module):
 
 
 def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] | None = None) -> Insertion:
-    """Put dropout after every module that `where(name, module)` picks (default: each activation), in place."""
+    """Add dropout in place after every module that `where(name, module)` selects (default: each activation)."""
     if not 0 < p < 1:
         raise InputError(f"p={p} must be between 0 and 1")
     activations = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.Tanh)
     pick = where or (lambda _, m: isinstance(m, activations))
-    # one module may stand in several places, and a place may have several names: every place once
+    # A module may be in several places, and a place may have several names; each place is used once.
     named = model.named_modules(remove_duplicate=False)
     places = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
     if not places:
         raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
-    for name in reversed(places):  # inner ones first, so that a name stays valid
+    for name in reversed(places):  # inner places first, so that the remaining names stay valid
         parent, key = _parent(model, name)
         inner = parent._modules[key]
         assert inner is not None

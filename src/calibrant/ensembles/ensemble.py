@@ -1,11 +1,11 @@
-"""What every ensemble shares: `member(j)` gives a callable network; the rest follows from it.
+"""The base class of all ensembles: a subclass writes `member(j)`, which yields a callable network.
 
-Members are pooled in log space as they stream, log (1/M) Σ_m softmax(z_m), so that fifty members of a
-thousand classes need the memory of two. Over a whole data set members are the outer loop: each is
-made once, not once per batch.
+Members are pooled in log space one after the other, log (1/M) Σ_m softmax(z_m), so that fifty members of a thousand
+classes need the memory of two. Over a whole data set, members are the outer loop: each is made once, not once per
+batch.
 
-Networks may label pixels. Their classes are put last where a member's output enters (`checked`), so that all that
-follows pools over classes, and put back where a call returns.
+Networks may label pixels. `checked` moves the classes of a member's output to the last axis, so that all later code
+pools over classes; a call moves them back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from calibrant.display import Rows, Shown
 from calibrant.ensembles.inputs import Inputs, Untouched
-from calibrant.ensembles.single import predict, steps
+from calibrant.ensembles.single import predict, with_progress
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
@@ -36,17 +36,19 @@ if TYPE_CHECKING:
 Network = Callable[..., Any]
 
 TOGETHER = 2**24
-"""Above this many numbers, pooling several members at once gains nothing and costs memory."""
+"""The most numbers for which pooling several members at once is faster; beyond, it only costs memory."""
 
 
 class Ensemble(Shown):
-    """Networks side by side; a method with one network writes `size` and `member`. Calling pools; `members(x)` is
-    [M, N, K].
+    """Several networks, or one network that changes from member to member (then a subclass writes `size` and `member`).
 
-    `class_axis` says where the networks' classes are, in calls and in `predict`. By default it is the last of two axes
-    and 1 of four and more ([N, K, H, W]); three axes could be either, so it must be said. A network may state its own
-    in an attribute `class_axis`, as calibrant's U-Net does. A call returns the layout of the network: [N, K, H, W], and
-    [M, N, K, H, W] from `members`. `predict` returns pixels as items, [N·H·W, K].
+    Calling an ensemble returns pooled logits [N, K]; `members(x)` returns [M, N, K].
+
+    `class_axis` is the axis of classes in the networks' outputs, in calls and in `predict`. By default it is the last
+    of two axes, and axis 1 of four or more ([N, K, H, W]). With three axes it must be given, because it could be
+    either. A network may state its own in an attribute `class_axis`, as calibrant's U-Net does. A call returns the
+    layout of the network: [N, K, H, W], and [M, N, K, H, W] from `members`. `predict` returns pixels as items: [N·H·W,
+    K].
     """
 
     @property
@@ -54,15 +56,15 @@ class Ensemble(Shown):
         return len(self.networks)
 
     def member(self, j: int) -> AbstractContextManager[Network]:
-        """The j-th network, valid inside the `with`; the model is as before afterwards.
+        """Yield the j-th network, valid inside the `with`. The model is restored afterwards.
 
-        A plain callable, not the module: nobody may switch its mode while it is a member.
+        It is a plain callable and not the module, so that nobody can switch its mode.
         """
         return evaluating(self.networks[j])
 
     @classmethod
     def build(cls, given: Ingredients) -> Ensemble:
-        """The ensemble from what the command line has at hand."""
+        """Build the ensemble from what the command line provides."""
         raise InputError(f"{cls.__name__} cannot be built by name: its class has no method `build`; make it in Python")
 
     def _shown(self) -> tuple[str, Rows]:
@@ -75,17 +77,17 @@ class Ensemble(Shown):
         return getattr(self, "models", None) or [getattr(self, "model", None)]
 
     def axis(self, class_axis: int | None = None) -> int | None:
-        """The given axis, else the one the first network states; None: decided by the number of axes."""
+        """Return the given axis, or that of the first network's attribute; None: the number of axes decides."""
         return getattr(self.networks[0], "class_axis", None) if class_axis is None else class_axis
 
     @property
     def home(self) -> torch.device:
-        """Where the networks are, and so where their input must be."""
+        """The device of the networks, where their input must be."""
         return device_of(self.networks)
 
     @torch.no_grad()
     def members(self, *inputs: Any, class_axis: int | None = None, **named: Any) -> Tensor:
-        """[M, N, K] of one batch, whose inputs are those of the networks."""
+        """Return the logits of every member on one batch: [M, N, K]. The arguments are passed to the networks."""
         axis = self.axis(class_axis)
         with closing(self.blocks((inputs, named), axis)) as blocks:
             return torch.stack([classes_back(logits, axis) for block in blocks for logits in block])
@@ -99,7 +101,7 @@ class Ensemble(Shown):
         return classes_back(pooled.value(), axis)
 
     def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
-        """Members in order on one batch, one or several at a time: [G, N, …], classes last."""
+        """Yield the members' logits on one batch, one or several members at a time: [G, N, …], classes last."""
         untouched, items = Untouched(), items_in(inputs)
         for j in range(self.size):
             with self.member(j) as network, untouched(inputs):
@@ -117,7 +119,7 @@ class Ensemble(Shown):
         scope: AbstractContextManager[Any] | None = None,
         class_axis: int | None = None,
     ) -> Iterator[Tensor]:
-        """Member after member, its logits [N, K] over all batches: tensors, or inputs and their labels' shape.
+        """Yield each member's logits [N, K] over all batches. A batch is a tensor, or (inputs, shape of the labels).
 
         Pixels are items: [N·H·W, K]. `batches` is iterated M times.
         """
@@ -130,7 +132,7 @@ class Ensemble(Shown):
                     with untouched(inputs):
                         logits = checked(network(*inputs[0], **inputs[1]), items, axis)
                     out.append(logits.reshape(-1, logits.shape[-1]))
-            yield torch.cat(out)  # outside the `with`: if the caller is interrupted here, the model is already restored
+            yield torch.cat(out)  # outside the `with`, so that the model is restored even if the caller stops here
 
     def predict(
         self,
@@ -144,20 +146,20 @@ class Ensemble(Shown):
         ignore_index: int | None = None,
         progress: bool = False,
     ) -> Predictions:
-        """The whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
+        """Predict the whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
         options: dict[str, Any] = {"split": split, "classes": classes, "ignore_index": ignore_index}
         options["class_axis"] = self.axis(class_axis)
         place = device if device is not None else self.home
         kept: list[Tensor] = []
         pooled, last = LogMean(), None
-        for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
+        for j in with_progress(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
             with self.member(j) as network:
                 try:
                     now = predict(network, loader, device=place, **options)
                 except CalibrantError as error:
                     if j == 0:
                         raise
-                    raise type(error)(f"member {j}: {error}") from error  # the data is fine: member 0 could read it
+                    raise type(error)(f"member {j}: {error}") from error  # member 0 could read the data
             if last is not None and now.k != last.k:
                 raise InputError(_disagree(j, now.k, last.k))
             last = now
@@ -172,7 +174,7 @@ class Ensemble(Shown):
 
 
 def items_in(inputs: Inputs) -> int:
-    """How many items a batch has: the length of its first tensor."""
+    """Return the number of items of a batch: the length of its first tensor."""
     return next((len(t) for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.ndim), 0)
 
 
@@ -181,14 +183,14 @@ def _disagree(j: int, k: int | None, first: int | None) -> str:
 
 
 def positive(name: str, value: object) -> int:
-    """A setting that counts something."""
+    """Return a setting that counts something, or raise an error that names it."""
     if not isinstance(value, Integral) or value < 1:
         raise InputError(f"{name}={value!r} must be a whole number, at least 1")
     return int(value)
 
 
 class LogMean:
-    """Running log of the mean probability over members, float64."""
+    """The log of the mean probability over the members added so far, in float64."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -200,7 +202,7 @@ class LogMean:
         self.count += 1
 
     def extend(self, logits: Tensor) -> None:
-        """Several members at once, [M, N, K]: a GPU would wait for many small operations."""
+        """Add several members at once, [M, N, K], because many small operations are slow on a GPU."""
         if len(logits) == 1 or logits.numel() > TOGETHER:
             for member in logits:
                 self.add(member)
@@ -215,9 +217,9 @@ class LogMean:
 
 
 def checked(output: Any, items: int | Sequence[int], class_axis: int | None = None) -> Tensor:
-    """[N, K] (or [N, H, W, K], one class per pixel) from what a network returned, or an error that says what that was.
+    """Return a network's output as logits [N, K] (or [N, H, W, K] for pixels); another shape is an error.
 
-    `items`: how many went in, or the shape of their labels.
+    `items` is the number of inputs, or the shape of their labels.
     """
     raw = logits_of(output)
     logits = both_classes(classes_last(raw, class_axis, "the model's output"))
@@ -231,7 +233,7 @@ def checked(output: Any, items: int | Sequence[int], class_axis: int | None = No
 
 
 def module(model: Any) -> nn.Module:
-    """The model itself, if it is one."""
+    """Return the model, or raise an error if it is not a torch.nn.Module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{type(model).__name__} is not a torch.nn.Module; pass the network itself")
     return model
@@ -239,6 +241,6 @@ def module(model: Any) -> nn.Module:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[Network]:
-    """The network as a plain callable, in eval mode inside."""
+    """Yield the network as a plain callable, in eval mode."""
     with evaluation(model):
         yield lambda *args, **kwargs: model(*args, **kwargs)

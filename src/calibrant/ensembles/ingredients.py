@@ -1,7 +1,7 @@
-"""What an ensemble can be built from on the command line: networks, and where to get the rest.
+"""What the command line provides to build an ensemble: networks, settings and data.
 
-What a method needs besides the networks (held-out data for σ, checkpoints to average, training data for BatchNorm)
-comes as callables, so that nothing is loaded that is not used.
+Data that only some methods need (held-out data for σ, checkpoints to average, training data for BatchNorm) are
+callables, so that nothing is loaded that is not used.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ingredients:
-    """Settings that a method does not have are ignored by it."""
+    """What a method may be built from. A method ignores settings that it does not have."""
 
     models: Sequence[nn.Module]
     members: int | None = None
-    sigma: float | None = None  # PEP: given, nothing is fitted
-    p: float | None = None  # MC dropout: override of every rate
-    where: Any = None  # PEP: the weights that are perturbed; MC dropout: the dropouts that are active, by default all
-    distribution: Distribution | None = None  # of PEP's noise
-    search: Literal["bracket", "golden"] | None = None  # PEP's, for σ
+    sigma: float | None = None  # PEP: if given, nothing is fitted
+    p: float | None = None  # MC dropout: overrides every rate
+    where: Any = None  # PEP: the weights to perturb; MC dropout: the dropouts to switch on, by default all
+    distribution: Distribution | None = None  # PEP: the distribution of the noise
+    search: Literal["bracket", "golden"] | None = None  # PEP: how σ is found
     seed: int = 0
     held_out: Callable[[], Iterable[Any]] | None = None
     checkpoints: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None
     training: Callable[[], Iterable[Any]] | None = None
-    progress: bool = False  # of what is fitted
-    class_axis: int | None = None  # of the networks
-    ignore_index: int | None = None  # held-out maps of labels: pixels without a class
+    progress: bool = False  # shows the progress of fitting
+    class_axis: int | None = None  # axis of classes in the networks' outputs
+    ignore_index: int | None = None  # label of pixels without a class in held-out maps
 
     def network(self, method: str) -> nn.Module:
-        """The one network of a method that takes one."""
+        """Return the network of a method that takes exactly one."""
         if len(self.models) != 1:
             raise InputError(f"{method} takes one network, and this model has {len(self.models)}; use --ensemble deep")
         return self.models[0]
 
     def weights(self, method: str) -> Sequence[Mapping[str, Tensor]]:
-        """The weights of several epochs."""
+        """Return the weights of several epochs."""
         states = self.checkpoints() if self.checkpoints is not None else []
         if not states:
             raise InputError(
@@ -53,5 +53,5 @@ class Ingredients:
         return states
 
     def batches(self) -> Iterable[Any] | None:
-        """Training data, for BatchNorm."""
+        """Return training data for BatchNorm, if there are any."""
         return None if self.training is None else self.training()

@@ -1,4 +1,4 @@
-"""A batch of anyone's loader → the inputs of a network, which stay what they were whatever the network does to them."""
+"""Take the inputs of a network from a batch of any loader, and restore them if the network writes to them."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from calibrant.errors import InputError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-"""Of a batch: what goes in by position, and what by name."""
+"""The inputs of a batch that are passed by position, and those that are passed by name."""
 
 _LABELS = ("labels", "label", "y")
 _IDS = ("ids", "id", "index")
 
 
 class Untouched:
-    """`with untouched(inputs):` around a pass puts them back where it wrote to them.
+    """`with untouched(inputs):` around a forward pass restores the inputs if the network wrote to them.
 
-    A network that begins with `x.sub_(mean)` would show every member another input. That takes a copy. Once a pass has
-    written nothing, none is made any more, so that many passes pay for one.
+    Otherwise a network that begins with `x.sub_(mean)` would give every member another input. This needs a copy of the
+    inputs. After the first pass that writes nothing, no more copies are made.
     """
 
     def __init__(self) -> None:
-        self.wary = True
+        self.copies = True
 
     @contextmanager
     def __call__(self, inputs: Any) -> Iterator[None]:
-        if not self.wary:
+        if not self.copies:
             yield
             return
         before = [(t, t.clone(), _version(t)) for t in tree_leaves(inputs) if isinstance(t, Tensor)]
-        self.wary = False
+        self.copies = False
         try:
             yield
         finally:
             for tensor, copy, version in before:
                 if not _same(tensor, copy, version):
-                    self.wary = True
+                    self.copies = True
                     with torch.no_grad():
                         tensor.copy_(copy)
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often it was written to; tensors of inference mode do not count."""
+    """Return how often a tensor was written to, or None for a tensor of inference mode, which does not count that."""
     return None if tensor.is_inference() else tensor._version
 
 
@@ -58,7 +58,7 @@ def _same(tensor: Tensor, copy: Tensor, version: int | None) -> bool:
 
 
 def batches_of(loader: Any, most: int = 500) -> Any:
-    """A pair of arrays, inputs and labels, or a Dataset, in batches of at most `most` items; anything else as it is."""
+    """Cut a pair (inputs, labels) or a Dataset into batches of at most `most` items; return anything else as it is."""
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset) and isinstance(loader, Sized):
         return _batched(loader, most)
     if not (isinstance(loader, tuple | list) and len(loader) == 2 and isinstance(loader[0], Tensor | np.ndarray)):
@@ -66,21 +66,21 @@ def batches_of(loader: Any, most: int = 500) -> Any:
     x, y = torch.as_tensor(loader[0]), torch.as_tensor(loader[1])
     if len(x) != len(y):
         raise InputError(f"{len(x)} inputs but {len(y)} labels")
-    size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))  # fewer of large ones
+    size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))  # smaller batches of large items
     return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
 
 
 def _batched(items: Dataset[Any], most: int) -> Any:
-    """A loader of the items in their order, which draws nothing from the global random generator."""
+    """Return a loader of the items in their order, which does not use the global random generator."""
     if not len(items):  # type: ignore[arg-type]
         raise InputError(f"this {type(items).__name__} has no items")
     largest = max((leaf.numel() for leaf in tree_leaves(items[0]) if isinstance(leaf, Tensor)), default=1)
-    size = max(1, min(most, 2**23 // max(largest, 1)))  # fewer of large ones
+    size = max(1, min(most, 2**23 // max(largest, 1)))  # smaller batches of large items
     return DataLoader(items, batch_size=size, generator=torch.Generator())
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
-    """A batch → (positional inputs, keyword inputs, labels, ids)."""
+    """Split a batch into (positional inputs, keyword inputs, labels, ids)."""
     if isinstance(batch, Mapping):
         key = next((k for k in _LABELS if k in batch), None)
         if key is None:
@@ -89,10 +89,9 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
         inputs = {k: v for k, v in batch.items() if k != key and k not in _IDS}
         if not inputs:
             raise InputError(f"a batch has nothing but {key!r}; it must also hold the model's input")
-        # one input goes in by position, whatever it is called; several go in by name
-        return (
-            ((next(iter(inputs.values())),), {}, batch[key], ids) if len(inputs) == 1 else ((), inputs, batch[key], ids)
-        )
+        if len(inputs) == 1:  # passed by position, whatever its name
+            return tuple(inputs.values()), {}, batch[key], ids
+        return (), inputs, batch[key], ids
     if isinstance(batch, (list, tuple)) and len(batch) >= 2:
         third = batch[2] if len(batch) > 2 else None
         ids = third if isinstance(third, Tensor) and third.ndim == 1 and not third.is_floating_point() else None
@@ -101,17 +100,17 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """A batch's inputs on that device."""
+    """Move a batch's inputs to that device."""
     return _each_tensor(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def first(value: Any, n: int) -> Any:
-    """The first `n` items of everything in a batch's inputs."""
+    """Return the first `n` items of a batch's inputs."""
     return _each_tensor(value, lambda tensor: tensor[:n] if tensor.ndim else tensor)
 
 
 def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """With every tensor changed, however deep (torch's own tree_map does not look into other libraries' mappings)."""
+    """Apply `change` to every tensor in nested containers. torch's tree_map skips the mappings of other libraries."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

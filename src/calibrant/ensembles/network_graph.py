@@ -1,11 +1,11 @@
-"""A network's forward pass as a graph of torch's operations (`torch.export`), and what may be asked of its nodes.
+"""Export a network's forward pass as a graph of torch's operations (`torch.export`), and examine its nodes.
 
-Export runs the network's Python code once on stand-ins for tensors, so the graph is that of any batch. A network that
-it cannot follow (numbers taken out of PyTorch, decisions by values), or that writes to what outlives the pass, has no
-graph here: `NoGraph` says why. (`nn/tracing.py`, by which surgery follows networks, says why there are two tools.)
+Export runs the network's Python code once on fake tensors, so the graph holds for any batch. A network has no graph if
+export cannot follow it (it takes numbers out of PyTorch or decides by values), or if it writes to a tensor that
+outlives the pass; `NoGraph` says why. `nn/tracing.py` explains why surgery uses another tool.
 
-Operations in place stay in the graph, and `cloning` says which must write to a copy. `run_decompositions({})` would
-take them all out, but it traces once more and puts another kernel in the place of batch norm's.
+In-place operations stay in the graph, and `must_copy` finds those that must write to a copy. `run_decompositions({})`
+would remove them all, but it traces once more and replaces the kernel of batch norm.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from calibrant.functional.model_output import logits_of
-from calibrant.nn.insertion import every_module, listened
+from calibrant.nn.insertion import every_module, has_foreign_hooks
 
 _SYMBOLIC: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _MODES = ("train", "training", "use_input_stats")
 _RATES = ("p", "dropout", "dropout_p")
 
 
-class NoGraph(Exception):  # no error of the user's: the plain loop takes over
-    """Why a network cannot be split, in words."""
+class NoGraph(Exception):  # never reaches the user: the plain loop takes over
+    """The reason why a network has no graph, as the end of a sentence."""
 
 
 class _Logits(nn.Module):
-    """The network, returning its logits whatever it wraps them in."""
+    """The network, reduced to its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Logits(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         before = settings_of(self.model)
         logits = logits_of(self.model(x))
-        if settings_of(self.model) != before:  # a counter, or a tensor that is kept for the next pass
+        if settings_of(self.model) != before:  # it counts, or keeps a tensor for the next pass
             raise NoGraph("it changes its own attributes when it runs")
         return logits
 
@@ -58,7 +58,7 @@ def compiled(model: nn.Module) -> bool:
 
 
 def settings_of(model: nn.Module) -> tuple[Any, ...]:
-    """All that a graph of the network depends on besides its input and the values of its tensors."""
+    """Return everything that the network's graph depends on, except its input and the values of its tensors."""
     return tuple(_settings(m) for m in every_module(model))
 
 
@@ -68,37 +68,37 @@ def _settings(m: nn.Module) -> tuple[Any, ...]:
     return id(m), plain, held, len(m._forward_hooks), len(m._forward_pre_hooks)
 
 
-def twin(model: nn.Module) -> nn.Module:
-    """A copy on the same tensors: what tracing leaves in the network's Python attributes goes with it."""
+def copy_sharing_tensors(model: nn.Module) -> nn.Module:
+    """Return a copy that shares the model's tensors, so that tracing leaves no trace in the model's attributes."""
     if compiled(model):
         raise NoGraph("it is compiled")
-    if listened(model):
-        raise NoGraph("somebody's hooks on its modules must see every member")
+    if has_foreign_hooks(model):
+        raise NoGraph("hooks on its modules must see every member")
     held = (t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values(), *vars(m).values()))
     try:
         return copy.deepcopy(model, {id(t): t for t in held if isinstance(t, Tensor)})
-    except Exception as error:  # anything may hang on a module
+    except Exception as error:  # a module may have attributes of any type
         raise NoGraph(f"it cannot be copied ({error})") from error
 
 
 def export(model: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
-    """The graph of `model`, with its modules in their present modes, for batches of any size of items like `x`'s."""
+    """Export `model`, with its modules in their present modes, for batches of any number of items like those of `x`."""
     with (
         warnings.catch_warnings(),
-        redirect_stderr(StringIO()),  # torch prints the graph of what it cannot follow
+        redirect_stderr(StringIO()),  # torch prints the graph that it could not complete
         torch.inference_mode(False),
         torch.no_grad(),
-        torch.autocast(x.device.type, enabled=False),  # the graph stands above autocast, which applies when it is run
+        torch.autocast(x.device.type, enabled=False),  # autocast applies when the graph is run
     ):
         warnings.simplefilter("ignore")
         logging.disable()
-        example = torch.empty_like(x if len(x) > 1 else torch.cat([x, x]))  # a batch of 1 would become a constant
+        example = torch.empty_like(x if len(x) > 1 else torch.cat([x, x]))  # export would fix a batch size of 1
         shapes = ({0: torch.export.Dim.AUTO},)
         try:
             return torch.export.export(_Logits(model), (example,), strict=False, dynamic_shapes=shapes)
         except NoGraph:
             raise
-        except Exception as error:  # anyone's code runs here, and may fail in any way
+        except Exception as error:  # the network's own code runs here and may fail in any way
             said = str(error).strip().splitlines() or [""]
             raise NoGraph(f"torch.export cannot follow it ({type(error).__name__}: {said[0]})") from error
         finally:
@@ -106,7 +106,7 @@ def export(model: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
 
 
 def sources(program: torch.export.ExportedProgram) -> dict[Node, Callable[[nn.Module], Tensor] | None]:
-    """Where each input of the graph comes from: a function of the network, or None for the batch itself."""
+    """Return for each input of the graph a function that reads it from the network, or None for the batch itself."""
     signature = program.graph_signature
     named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     constants = signature.inputs_to_lifted_tensor_constants
@@ -126,8 +126,8 @@ def sources(program: torch.export.ExportedProgram) -> dict[Node, Callable[[nn.Mo
 
 
 def batch_sizes(program: torch.export.ExportedProgram, x: Node) -> tuple[Any, Any, Any]:
-    """(the symbol for the number of items, its smallest and its largest value); no symbol where the network's code
-    takes the number itself, as by `len(x)`."""
+    """Return the symbol of the number of items, and its smallest and largest value. The symbol is None where the
+    network's code reads the number itself, as by `len(x)`."""
     size = x.meta["val"].shape[0]
     symbol = size.node.expr if isinstance(size, torch.SymInt) else None
     if set(program.range_constraints) - {symbol}:
@@ -137,7 +137,7 @@ def batch_sizes(program: torch.export.ExportedProgram, x: Node) -> tuple[Any, An
 
 
 def number(value: Any, symbol: Any, batch: int) -> Any:
-    """A size or number of the graph, for a batch of this many items."""
+    """Evaluate a size or number of the graph for a batch of this many items."""
     kind = _SYMBOLIC.get(type(value))
     return value if kind is None else kind(value.node.expr.subs(symbol, batch))
 
@@ -147,18 +147,18 @@ def symbolic(n: Node) -> bool:
 
 
 def tensors(n: Node) -> Iterator[Tensor]:
-    """What a node gives: stand-ins with shapes and devices, no values."""
+    """Yield the fake tensors that a node returns: they have shapes and devices, but no values."""
     value = n.meta.get("val")
     yield from (t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, Tensor))
 
 
 def item_axes(tensor: Tensor) -> tuple[int, ...]:
-    """The axes whose size depends on the number of items."""
+    """Return the axes whose size depends on the number of items."""
     return tuple(i for i, size in enumerate(tensor.shape) if isinstance(size, torch.SymInt))
 
 
 def draws(n: Node) -> bool:
-    """Whether a node draws random numbers: it can, is in training mode, and its rate is not 0."""
+    """Return whether a node draws random numbers: it can, is in training mode, and its rate is not 0."""
     if not isinstance(n.target, OpOverload) or torch.Tag.nondeterministic_seeded not in n.target.tags:
         return False
     given = arguments(n)
@@ -167,7 +167,7 @@ def draws(n: Node) -> bool:
 
 
 def arguments(n: Node) -> dict[str, Any]:
-    """By name, with the defaults."""
+    """Return the arguments of a node by name, with their defaults."""
     assert isinstance(n.target, OpOverload)
     known = n.target._schema.arguments
     default = {a.name: a.default_value for a in known if a.has_default_value()}
@@ -175,7 +175,7 @@ def arguments(n: Node) -> dict[str, Any]:
 
 
 def written(n: Node) -> Node | None:
-    """The tensor that a node writes to; None of an operation that writes to nothing."""
+    """Return the tensor that a node writes to, or None if it writes to none."""
     if not isinstance(n.target, OpOverload):
         if n.op == "call_function" and n.target is not operator.getitem and not symbolic(n):
             raise NoGraph(f"{n.target} is not an operation on tensors")
@@ -184,39 +184,41 @@ def written(n: Node) -> Node | None:
     if given.get("running_mean") is not None and any(given.get(mode) for mode in _MODES):
         raise NoGraph("it updates its running statistics")
     names = [a.name for a in n.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if not names or n.target is torch.ops.aten.detach_.default:  # of `torch.tensor(…)` in a forward: changes no number
+    if not names or n.target is torch.ops.aten.detach_.default:  # torch.tensor(…) in a forward; it changes no number
         return None
     if names != [n.target._schema.arguments[0].name] or not isinstance(n.args[0], Node):
         raise NoGraph(f"{n.target} writes to several tensors, or to one that is not its first argument")
     return n.args[0]
 
 
-def cloning(nodes: Sequence[Node], member: set[Node]) -> set[Node]:
-    """Of the nodes that write to a tensor, those that must write to a copy of it, because the other part reads it.
+def must_copy(nodes: Sequence[Node], member: set[Node]) -> set[Node]:
+    """Return the nodes of the member part that must write to a copy, because the shared part owns the tensor.
 
-    Within one part nodes run in the network's order, and so they do from the shared part to the member part. Where that
-    is not enough, a copy does, unless what was written is read under another name later.
+    The shared part runs once, before the member part. A network whose order of writes and reads does not allow that has
+    no graph here.
     """
     at = {n: i for i, n in enumerate(nodes)}
-    memory: dict[int, list[Node]] = defaultdict(list)
+    names: dict[int, list[Node]] = defaultdict(list)  # memory → the nodes that return a tensor in it
     for n in nodes:
         for t in tensors(n):
-            memory[t.untyped_storage()._cdata].append(n)
-    writes: dict[int, list[Node]] = defaultdict(list)
-    for n in nodes:
-        if (target := written(n)) is not None:
-            writes[target.meta["val"].untyped_storage()._cdata].append(n)
+            names[_memory(t)].append(n)
     found: set[Node] = set()
-    for place, writers in writes.items():
-        names = memory[place]
-        if any(n.op == "placeholder" for n in names):
-            raise NoGraph("it writes to its input, its weights or its buffers")
-        last = max(at[n] for n in writers)
-        early = any(u in member and at[u] < last for n in names for u in n.users)
-        if all(n in member for n in names) or not (early or any(n in member for n in writers)):
+    for n in nodes:
+        if (target := written(n)) is None:
             continue
-        for w in writers:
-            if any(at[n] < at[w] < at[u] for n in names for u in n.users):
-                raise NoGraph(f"{w.target} changes a tensor that members share and that is read under another name")
-        found.update(writers)
+        same = names[_memory(target.meta["val"])]
+        if any(other.op == "placeholder" for other in same):
+            raise NoGraph("it writes to its input, its weights or its buffers")
+        if n not in member:
+            if any(u in member and at[u] < at[n] for other in same for u in other.users):
+                raise NoGraph(f"{n.target} changes a tensor after members have read it")
+        elif any(other not in member for other in same):
+            if any(at[other] < at[n] < at[u] for other in same for u in other.users):
+                raise NoGraph(f"{n.target} changes a tensor that members share and that is read under another name")
+            found.add(n)
     return found
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return what identifies the memory of a fake tensor."""
+    return int(tensor.untyped_storage()._cdata)

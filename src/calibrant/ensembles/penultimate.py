@@ -1,9 +1,9 @@
-"""The features of a classifier: what its last linear layer reads, taken while it predicts.
+"""The features of a classifier: the input of its last linear layer, recorded while it predicts.
 
-    logits = W f(x) + b,      `Penultimate` hands out f(x) [N, D]
+    logits = W f(x) + b,      `Penultimate` returns f(x) [N, D]
 
-Works for any model that ends in `nn.Linear`: the last one that ran is it, and its output must have the shape of the
-logits. Nothing of the model is changed; the hooks go when the context ends.
+This works for any model that ends in `nn.Linear`. The last linear layer is the one that ran last, and its output must
+have the shape of the logits. The model is not changed; the hooks are removed when the context ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Penultimate:
         self._input, self._shape = inputs[0], tuple(output.shape)
 
     def features(self, logits: Tensor) -> Tensor:
-        """[N, D] of the call that gave these logits, float32 on the CPU."""
+        """Return the features of the call that returned these logits: [N, D], float32 on the CPU."""
         if self._input is None or self._shape != tuple(logits.shape):
             raise InputError(
                 f"{self._name} has no features to write: they are the input of a last nn.Linear whose output is the "

@@ -2,11 +2,13 @@
 
     L(σ) = Σ_i ln (1/m) Σ_j p(y_i; x_i, θ_j),    σ* = argmax L(σ) on held-out data        (Eq. 8)
 
-Any `nn.Module`, not edited; no training data; one number is fitted. `PEP(model, sigma)` is a ready
-predictor, `PEP.fit(model, calibration)` finds σ*. The paper's search is golden section on linear σ in
-[5e-5, 5e-3] with 5 members (`search="golden"`). Ours, the default, uses that L(σ) is smooth when every
-σ sees the same noise: antithetic pairs and a bracketing search, which also leaves the paper's range
-when the maximum does (small CIFAR ResNets). σ = 0, the model itself, is always a candidate.
+PEP works on any `nn.Module` without changing its code, needs no training data, and fits one number. `PEP(model, sigma)`
+is a ready predictor; `PEP.fit(model, calibration)` finds σ*.
+
+The paper's search (`search="golden"`) is golden section on linear σ in [5e-5, 5e-3] with 5 members. Our search, the
+default, makes use of the fact that L(σ) is smooth if every σ sees the same noise: it uses antithetic pairs and brackets
+the maximum, also outside the paper's range (as for small CIFAR ResNets). σ = 0, the model itself, is always a
+candidate.
 """
 
 from __future__ import annotations
@@ -25,34 +27,34 @@ from torch import Tensor, nn
 from calibrant.display import Rows, Shown
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.perturbation import Where, drowned, perturbed, select, share
-from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
+from calibrant.ensembles.perturbation import Where, perturbed, precision_note, select, share
+from calibrant.ensembles.sigma import Curve, SigmaPoint, search_progress, sigma_curve
 from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import DISTRIBUTIONS, Distribution
 from calibrant.functional.search import Search, bracket
 
 MEMBERS = 20
-"""Ten pairs ±ε come within 0.01 of the NLL of 25 independent draws; the paper's 10 members do not on every network
-(docs/ensembles.md, "How many members")."""
+"""The default number of members: ten pairs ±ε come within 0.01 of the NLL of 25 independent draws. The paper's 10
+members do not do so on every network (docs/ensembles.md, "How many members")."""
 
 GROWTH = 64.0
-"""How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
+"""The searches may follow a maximum beyond the given range, up to 64 times its upper end."""
 
 
 @dataclass(frozen=True)
 class Certificate(Shown):
-    """What the search saw: enough to check σ* without running it again."""
+    """The record of the search, from which σ* can be checked without running it again."""
 
     search: str
-    members: int  # of the search, whose likelihoods these are; the predictor may have more
+    members: int  # number of members in the search; the predictor may have more
     nll_at_zero: float
     nll: float
-    interval: tuple[float, float]  # σ* lies inside, to the search's tolerance
-    interior: bool  # False: the maximum is at the border of what was allowed
+    interval: tuple[float, float]  # contains σ*, up to the tolerance of the search
+    interior: bool  # False: the maximum is at the border of the allowed range
     probes: tuple[tuple[float, float], ...]  # (σ, mean log-likelihood), in order
-    rejected: int  # probes where the perturbed network was not finite
-    passes: int  # forward passes over the calibration set
+    rejected: int  # number of probes at which the perturbed network was not finite
+    passes: int  # number of forward passes over the calibration set
     notes: tuple[str, ...] = ()
     curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
 
@@ -100,7 +102,7 @@ class PEP(Ensemble):
         values |= {"parameters": select(model, where)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if certificate is None and (lost := drowned(self.parameters, sigma)):  # a fitted one's certificate notes it
+        if certificate is None and (lost := precision_note(self.parameters, sigma)):  # a certificate holds this note
             warn(lost)
 
     @classmethod
@@ -130,7 +132,7 @@ class PEP(Ensemble):
 
     @property
     def share(self) -> float:
-        """Which share of the network's parameters is perturbed."""
+        """The share of the network's parameters that is perturbed."""
         return share(self.model, self.parameters)
 
     @contextmanager
@@ -147,7 +149,7 @@ class PEP(Ensemble):
             yield network
 
     def at(self, sigma: float, members: int | None = None) -> PEP:
-        """The same noise at another σ: common random numbers are what makes L(σ) smooth."""
+        """Return the ensemble with the same noise at another σ. Common random numbers make L(σ) smooth."""
         _finite(sigma)
         other = copy.copy(self)
         for name, value in {"sigma": float(sigma), "count": members or self.count, "certificate": None}.items():
@@ -175,14 +177,14 @@ class PEP(Ensemble):
         ignore_index: int | None = None,
         progress: bool = False,
     ) -> PEP:
-        """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
+        """Return the predictor at σ* (Eq. 8), found on held-out items and never on the test split.
 
-        The search averages `search_members` perturbed networks for every σ it tries, the predictor that is returned
-        averages `members`; PEP §3.1 has 5 and 10.
-        `calibration` is a loader of (x, y), or of dicts with `labels`, or a pair of tensors. `iterations` belongs to
-        the golden search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
-        precision (bfloat16 would drown the noise), and the certificate notes that its likelihoods are of that.
-        Labels may be maps [N, H, W], of which pixels of `ignore_index` do not count; `class_axis` as in calls.
+        The search averages `search_members` perturbed networks for every σ that it tries; the returned predictor
+        averages `members`. PEP §3.1 uses 5 and 10. `calibration` is a loader of (x, y) or of dicts with `labels`, or a
+        pair of tensors. `iterations` is a setting of the golden search, `tolerance` (relative, in σ) of ours.
+        `autocast=torch.float16` searches in mixed precision, which the certificate notes; bfloat16 would lose the
+        noise. Labels may be maps [N, H, W]; pixels labelled `ignore_index` do not count. `class_axis` is the same as in
+        calls.
         """
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
@@ -193,7 +195,7 @@ class PEP(Ensemble):
         start = cls(model, 0.0, search_members, distribution, where, seed, antithetic=search == "bracket")
         maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
         curve = sigma_curve(start, calibration, device=device, autocast=autocast, **maps)
-        with searching(show=progress) as curve.report:
+        with search_progress(show=progress) as curve.report:
             found, certificate = cls._search(start, curve, low, high, iterations, search, tolerance)
         return cls(model, found, members, distribution, where, seed, start.antithetic, certificate)
 
@@ -219,7 +221,7 @@ class PEP(Ensemble):
             )
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
-        # a gain that is not one is rounding, and the model itself costs one pass instead of m
+        # a smaller gain is rounding, and the model itself costs one pass instead of m
         sigma = found.best if found.value > zero.log_likelihood + FLAT else 0.0
         best = curve.at(sigma)
         certificate = Certificate(
@@ -245,21 +247,25 @@ class PEP(Ensemble):
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> PEP:
-        """What `save` wrote, around `model`: its predictions bit for bit on the same kind of device."""
+        """Load what `save` wrote, around `model`. Predictions repeat bit for bit on the same kind of device."""
         from calibrant.ensembles.storage import load
 
         return load(folder, model)
 
     def describe(self) -> dict[str, Any]:
-        """What `save` stores: settings, never weights or noise."""
-        if callable(self.where):
-            where: Any = sorted(self.parameters)
-        else:
-            where = self.where
-        out = {"sigma": self.sigma, "members": self.count, "distribution": self.distribution, "where": where}
-        out |= {"share": self.share}
-        out |= {"seed": self.seed, "antithetic": self.antithetic, "parameters": sorted(self.parameters)}
-        return out | {"certificate": asdict(self.certificate) if self.certificate else None}
+        """Return what `save` stores: settings, never weights or noise."""
+        names = sorted(self.parameters)
+        return {
+            "sigma": self.sigma,
+            "members": self.count,
+            "distribution": self.distribution,
+            "where": names if callable(self.where) else self.where,
+            "share": self.share,
+            "seed": self.seed,
+            "antithetic": self.antithetic,
+            "parameters": names,
+            "certificate": asdict(self.certificate) if self.certificate else None,
+        }
 
 
 def _ends(range: Any) -> tuple[float, float]:
@@ -287,6 +293,6 @@ def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) ->
         notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
     if curve.autocast is not None:
         notes.append(f"likelihoods were measured under {str(curve.autocast).removeprefix('torch.')} autocast")
-    if lost := drowned(start.parameters, sigma or low):
+    if lost := precision_note(start.parameters, sigma or low):
         notes.append(lost)
     return tuple(notes)

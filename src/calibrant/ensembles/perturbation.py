@@ -1,8 +1,8 @@
-"""Perturb a model's parameters for the length of a `with`, and put them back bit for bit.
+"""Perturb a model's parameters inside a `with`, and restore them bit for bit.
 
-One copy of the perturbed parameters is kept and written back: subtracting what was added restores only
-96.5 % of float32 weights. Buffers (BatchNorm's statistics) are never touched. Shared weights are one
-tensor and are perturbed once.
+A copy of the perturbed parameters is kept and written back, because subtracting the noise restores only 96.5% of
+float32 weights. Buffers (BatchNorm's statistics) are never changed. Shared weights are one tensor and are perturbed
+once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CONV = nn.modules.conv._ConvNd
 
 
 def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
-    """The parameters to perturb, by name, each tensor once.
+    """Return the parameters to perturb, by name, each tensor once.
 
-    `conv`: convolution weights (what PEP perturbs); `weights`: every matrix and kernel (two or more
-    axes); `all`: every floating parameter; `auto`: `conv` where most layers are convolutions (ResNet, VGG), and
-    `weights` elsewhere (an MLP, or a transformer, whose one convolution cuts the image into patches).
+    `conv`: the weights of convolutions, as in the paper; `weights`: every matrix and kernel (two or more axes); `all`:
+    every floating parameter; `auto`: `conv` if most layers are convolutions (ResNet, VGG), else `weights` (an MLP, or a
+    transformer, whose only convolution cuts the image into patches).
     """
     named = _floating(model)
     kernels = {id(p) for m in model.modules() if isinstance(m, _CONV) for p in _kernel(m)}
@@ -55,7 +55,7 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
 
 
 def share(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> float:
-    """How much of the network is perturbed: numbers in `parameters` over all floating parameters."""
+    """Return the share of the network's floating parameters that is in `parameters`."""
     return sum(p.numel() for p in parameters.values()) / sum(p.numel() for p in _floating(model).values())
 
 
@@ -64,9 +64,9 @@ def _floating(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _kernel(conv: nn.Module) -> list[nn.Parameter]:
-    """What the weight is, or, under weight or spectral norm, what it is made of.
+    """Return a convolution's weight or, under weight or spectral norm, the parameters that it is computed from.
 
-    `conv.weight` itself is not read: computing it in train mode would move spectral norm's vectors.
+    `conv.weight` itself is not read, because computing it in train mode would change the vectors of spectral norm.
     """
     made_of: list[nn.Parameter] = []
     if is_parametrized(conv, "weight"):
@@ -85,11 +85,11 @@ def perturbed(
     distribution: Distribution = "gaussian",
     antithetic: bool = False,
 ) -> Iterator[None]:
-    """Inside: θ + σ·ε(seed, member). Afterwards, also after an exception or Ctrl-C: θ, bit for bit."""
+    """Set the parameters to θ + σ·ε(seed, member); restore θ bit for bit, also after an exception or Ctrl-C."""
     if sigma == 0:
         yield
         return
-    # `.data` has a version of its own: a graph that was made before may still be differentiated afterwards
+    # `.data` has its own version counter, so an autograd graph made before can still be differentiated afterwards
     targets = [p.data for p in parameters.values()]
     settings: dict[str, Any] = {"seed": seed, "member": member, "distribution": distribution, "antithetic": antithetic}
     with rewritten(targets, lambda originals: perturb_(targets, originals, sigma, **settings)):
@@ -98,9 +98,9 @@ def perturbed(
 
 @contextmanager
 def rewritten(tensors: Sequence[Tensor], write: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
-    """Inside, the tensors are what `write` made of copies of them; afterwards what they were, bit for bit.
+    """Let `write` overwrite the tensors, given copies of them; restore them bit for bit afterwards.
 
-    The caller's autocast keeps casts of weights, which would be those of another member."""
+    Autocast's cache is cleared, because its casts of the weights would be those of another member."""
     originals = [t.clone() for t in tensors]
     try:
         with torch.no_grad():
@@ -122,17 +122,17 @@ def _restore(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> None:
     torch.clear_autocast_cache()
 
 
-def drowned(parameters: Mapping[str, nn.Parameter], sigma: float) -> str | None:
-    """What to say when the weights' precision swallows the noise, or None."""
+def precision_note(parameters: Mapping[str, nn.Parameter], sigma: float) -> str | None:
+    """Return a note if the weights are too coarse for the noise, or None."""
     half = {p.dtype for p in parameters.values()} & {torch.float16, torch.bfloat16}
-    if not half or sigma == 0 or (share := resolution(parameters, sigma)) >= 0.9:
+    if not half or sigma == 0 or (share := changed_share(parameters, sigma)) >= 0.9:
         return None
     name = str(half.pop()).removeprefix("torch.")
     return f"only {share:.0%} of the {name} weights change at σ = {sigma:.2g}: use float32 weights"
 
 
-def resolution(parameters: Mapping[str, nn.Parameter], sigma: float) -> float:
-    """Share of the perturbed numbers that one draw of noise actually changes: low in bf16 and fp16."""
+def changed_share(parameters: Mapping[str, nn.Parameter], sigma: float) -> float:
+    """Return the share of the numbers that one draw of noise changes. It is low in bf16 and fp16."""
     changed = total = 0
     originals = [p.detach() for p in parameters.values()]
     targets = [torch.empty_like(t) for t in originals]

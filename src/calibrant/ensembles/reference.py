@@ -1,12 +1,12 @@
-"""A model by its name on the command line → networks that can predict.
+"""Find the networks that a name on the command line refers to.
 
     RUN/                              what `calibrant train` wrote
-    timm:NAME[@WEIGHTS]               with the extra [vision]; without weights, the published ones
+    timm:NAME[@WEIGHTS]               with the extra [vision]; by default with the published weights
     torchvision:NAME[@WEIGHTS]        likewise
-    package.module:factory[@WEIGHTS]  yours: called without arguments, found on the path or in the current folder
-    package.module:factory@RUN/       a run that trained it
+    package.module:factory[@WEIGHTS]  your own: called without arguments, found on the path or in the current folder
+    package.module:factory@RUN/       your own, with the weights of the run that trained it
 
-Weights are whatever `calibrant.nn.load_weights` reads: nothing is unpickled.
+WEIGHTS is any file that `calibrant.nn.load_weights` reads. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from calibrant.training.run_folder import load as load_run
 
 @dataclass(frozen=True)
 class Reference:
-    """Networks and, where the reference knows them, the constants of their inputs."""
+    """Networks and, if known, how their inputs are normalised and what data they were trained on."""
 
     members: tuple[nn.Module, ...]
     name: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    data: str | None = None  # the data set it was trained on
+    data: str | None = None  # name of the data set
     data_seed: int = 0
     sizes: Mapping[str, Any] | None = None
     classes: tuple[str, ...] | None = None
-    shape: tuple[int, ...] | None = None  # of what it takes
-    ignore_index: int | None = None  # of its data's maps of labels
-    note: str = ""  # what a person should know of it
-    recipe: str | None = None  # of a run: the key of its recipe, whatever its seed
+    shape: tuple[int, ...] | None = None  # shape of an input
+    ignore_index: int | None = None  # label of pixels without a class
+    note: str = ""  # a remark for the user
+    recipe: str | None = None  # key of a run's recipe; runs that differ in the seed alone share it
 
 
 def resolve(text: str) -> Reference:
-    """The model that `text` names, in evaluation mode on the CPU."""
+    """Return the model that `text` names, in evaluation mode on the CPU."""
     code, at, folder = text.partition("@")
     if Path(text).is_dir() or (at and Path(folder).is_dir()):
         run = load_run(text) if Path(text).is_dir() else load_run(folder, network=code)

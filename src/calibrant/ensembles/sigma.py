@@ -1,7 +1,7 @@
-"""The σ curve of PEP (PEP Fig. 1): L(σ) of the ensemble, ln L of each member, ECE and Brier along σ.
+"""The σ curve of PEP (PEP Fig. 1): L(σ) of the ensemble, ln L of each member, ECE and Brier score along σ.
 
-Evaluations are remembered, and data is read once and kept on the device, so that a search over σ
-costs forward passes and nothing else.
+Evaluations are remembered, and the data are read once and kept on the device, so that a search over σ costs forward
+passes and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SigmaPoint:
-    """One σ: means over the calibration items; −inf log-likelihood means the network was not finite."""
+    """The means over the calibration items at one σ. A log-likelihood of −inf means that the network was not finite."""
 
     sigma: float
     log_likelihood: float  # (1/N) Σ_i ln (1/m) Σ_j p_ij, Eq. 8 as an average
@@ -37,11 +37,11 @@ class SigmaPoint:
     ece: float | None = None
     brier: float | None = None
     auroc: float | None = None
-    gain_error: float | None = None  # standard error of L(σ) − L(0), item by item: the band of the plot
+    gain_error: float | None = None  # standard error of L(σ) − L(0) over paired items: the band of the plot
 
 
 class Curve:
-    """L(σ) on fixed data with fixed noise; `at` evaluates a σ once and remembers it."""
+    """L(σ) on fixed data with fixed noise. `at` evaluates each σ once and remembers it."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Curve:
         self.ensemble, self.batches, self.autocast = ensemble, batches, autocast
         self.class_axis, self.ignore_index = class_axis, ignore_index
         labels = torch.cat([y.reshape(-1) for _, y in batches])
-        self.kept = counted(labels, ignore_index).nonzero()[:, 0]  # of the rows that a pass gives
+        self.kept = has_class(labels, ignore_index).nonzero()[:, 0]  # the rows of a pass that count
         self.labels = labels[self.kept]
         pixels = torch.cat([torch.full((len(y),), y[:1].numel(), device=labels.device) for _, y in batches])
         self.image = torch.arange(len(pixels), device=labels.device).repeat_interleave(pixels)[self.kept]
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0
-        self.report: Callable[[float, int, int], None] | None = None  # (σ, member, of how many), after each pass
-        self._itself: Tensor | None = None  # ln p of each item at σ = 0
+        self.report: Callable[[float, int, int], None] | None = None  # (σ, member, members), called after each pass
+        self._at_zero: Tensor | None = None  # ln p of each item at σ = 0
 
     def at(self, sigma: float) -> SigmaPoint:
         if sigma not in self.seen:
@@ -69,17 +69,17 @@ class Curve:
         return self.seen[sigma]
 
     def points(self, sigmas: Iterable[float] = ()) -> tuple[SigmaPoint, ...]:
-        """All evaluated points in the order of σ, after evaluating `sigmas` too."""
+        """Evaluate `sigmas` and return all points evaluated so far, in the order of σ."""
         for sigma in sigmas:
             self.at(sigma)
         return tuple(self.seen[s] for s in sorted(self.seen))
 
     def rough(self, share: float, members: int) -> Curve:
-        """The same curve on the first `share` of the items and with fewer members: where to look."""
+        """Return a rough curve, from the first `share` of the items and with fewer members, to find where to search."""
         few, left = [], max(1, round(share * len(self.labels)))
         for x, y in self.batches:
-            labels = counted(y, self.ignore_index).reshape(len(y), -1).sum(1)
-            n = min(len(y), 1 + int((labels.cumsum(0) < left).sum()))  # whole images, until they have that many labels
+            labels = has_class(y, self.ignore_index).reshape(len(y), -1).sum(1)
+            n = min(len(y), 1 + int((labels.cumsum(0) < left).sum()))  # whole images, until there are enough labels
             few.append((first(x, n), y[:n]))
             left -= int(labels[:n].sum())
             if left <= 0:
@@ -89,15 +89,16 @@ class Curve:
         return curve
 
     def _gain_error(self, sigma: float, item: Tensor) -> float:
-        """Of the mean difference to the network itself; the items are the same, so most of their spread cancels."""
+        """Return the standard error of the mean gain over the network itself. Items are paired, so most of their spread
+        cancels."""
         if sigma == 0:
-            self._itself = item
-        elif self._itself is None:
+            self._at_zero = item
+        elif self._at_zero is None:
             self._evaluate(0.0)
-        return self._error(item - (item if self._itself is None else self._itself))
+        return self._error(item - (item if self._at_zero is None else self._at_zero))
 
     def _error(self, values: Tensor) -> float:
-        """Standard error of the mean over labels; the pixels of an image are alike, so images are what was drawn."""
+        """Return the standard error of the mean. The pixels of an image are alike, so images count as the sample."""
         images = int(self.image.diff().count_nonzero()) + 1
         if images < 2:
             return torch.nan
@@ -105,7 +106,7 @@ class Curve:
         return float((total.square().sum() * images / (images - 1)).sqrt() / len(values))
 
     def _evaluate(self, sigma: float) -> SigmaPoint:
-        ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
+        ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at σ = 0 all members are equal
         singles: list[float] = []
         pooled = LogMean()
         lower = torch.autocast(self.labels.device.type, dtype=self.autocast, enabled=self.autocast is not None)
@@ -145,9 +146,9 @@ def sigma_curve(
     class_axis: int | None = None,
     ignore_index: int | None = None,
 ) -> Curve:
-    """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors.
+    """Return the curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors.
 
-    Labels may be maps [N, H, W]; pixels of `ignore_index` do not count.
+    Labels may be maps [N, H, W]; pixels labelled `ignore_index` do not count.
     """
     if _is_test(calibration):
         raise SplitError(
@@ -155,8 +156,8 @@ def sigma_curve(
         )
     place = torch.device(device) if device is not None else ensemble.home
     pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
-    batches = [(moved(x, place), whole(y).to(place)) for x, y in pairs]
-    known = torch.cat([y[counted(y, ignore_index)] for _, y in batches] or [torch.zeros(0)])
+    batches = [(moved(x, place), class_numbers(y).to(place)) for x, y in pairs]
+    known = torch.cat([y[has_class(y, ignore_index)] for _, y in batches] or [torch.zeros(0)])
     if not len(known):
         raise InputError("the calibration data is empty, or every label is ignored; give labelled items")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
@@ -167,18 +168,18 @@ def sigma_curve(
     lowest, highest = int(known.min()), int(known.max())
     if highest >= k or lowest < 0:
         wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"
-        remedy = "" if labels.ndim == 1 else "; say ignore_index= if that marks no class"
+        remedy = "" if labels.ndim == 1 else "; pass it as ignore_index= if it marks pixels without a class"
         raise InputError(f"labels {wrong} the model has {k} classes, 0 … {k - 1}{remedy}")
     return Curve(ensemble, batches, autocast, class_axis, ignore_index)
 
 
-def counted(labels: Tensor, ignore_index: int | None) -> Tensor:
-    """Which labels are those of a class."""
+def has_class(labels: Tensor, ignore_index: int | None) -> Tensor:
+    """Return which labels are those of a class, as a mask."""
     return torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
 
 
-def whole(labels: Any) -> Tensor:
-    """Class numbers, one per item or one per pixel."""
+def class_numbers(labels: Any) -> Tensor:
+    """Return the labels as class numbers, one per item or one per pixel."""
     y = torch.as_tensor(labels)
     if y.ndim < 1:
         raise InputError("labels are a single number; expected [N], or maps [N, H, W]")
@@ -188,7 +189,7 @@ def whole(labels: Any) -> Tensor:
 
 
 def _is_test(data: Any) -> bool:
-    """Does a loader, its data set, or what that is a subset of call itself test?"""
+    """Return whether a loader, its data set, or the data set behind a subset is marked as the test split."""
     while data is not None:
         if str(getattr(data, "split", "")) == Split.TEST:
             return True
@@ -197,7 +198,7 @@ def _is_test(data: Any) -> bool:
 
 
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
-    """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
+    """Yield batches of at most `most` items, and fewer if items are large, because activations need more memory."""
     calibration = batches_of(calibration, most)
     if not isinstance(calibration, Iterable):
         what = type(calibration).__name__
@@ -210,8 +211,8 @@ def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Ite
 
 
 @contextmanager
-def searching(*, show: bool) -> Iterator[Callable[[float, int, int], None] | None]:
-    """Shows on stderr where the search is. How many σ are left is unknown, so passes are counted."""
+def search_progress(*, show: bool) -> Iterator[Callable[[float, int, int], None] | None]:
+    """Show the progress of the search on stderr. How many σ are left is unknown, so it counts passes."""
     if not show:
         yield None
         return

@@ -1,7 +1,7 @@
-"""Where to look for σ*: the paper's golden section with guards (PEP §3.1), and a first guess for the bracketing one.
+"""Search for σ*: the paper's golden section with safeguards (PEP §3.1), and a first guess for the bracketing search.
 
-Near zero the gain is as small as σ², and the odd terms of one draw of the noise may outweigh it: its sign there says
-nothing about where the peak is. So both look beyond the range before they call σ = 0 the best.
+Near zero the gain is of order σ², and the odd terms of one draw of the noise may outweigh it. Its sign there tells
+nothing about the position of the peak, so both searches look beyond the range before they return σ = 0.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from calibrant.functional.search import Search, crest, golden
 SEARCHES = ("bracket", "golden")
 
 FLAT = 1e-5
-"""Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over. So is σ = 0, then."""
+"""Nats per item. Two σ whose likelihoods differ by less are equally good, and the search ends; σ = 0 is preferred."""
 
 
 def golden_section(curve: Curve, low: float, high: float, top: float, iterations: int) -> Search:
-    """Golden section on linear σ; a maximum at the border of the range moves it, up to `top`."""
+    """Golden section on linear σ. If the maximum is at the border of the range, the range moves, up to `top`."""
 
     def likelihood(sigma: float) -> float:
         return curve.at(sigma).log_likelihood
@@ -28,7 +28,7 @@ def golden_section(curve: Curve, low: float, high: float, top: float, iterations
     if found.interval[0] == low and (sigma := _beyond(curve, found.value, high, top)) is not None:
         low, high = sigma / 4, min(sigma * 4, top)
         found = golden(likelihood, low, high, iterations)
-    while not found.interior and found.interval[1] == high and high < top:  # the border is not a maximum
+    while not found.interior and found.interval[1] == high and high < top:  # the maximum is beyond the border
         low, high = found.interval[0], min(high * 4, top)
         found = golden(likelihood, low, high, iterations)
         found = replace(found, interior=found.interval[1] < high)
@@ -36,7 +36,7 @@ def golden_section(curve: Curve, low: float, high: float, top: float, iterations
 
 
 def _beyond(curve: Curve, best: float, high: float, top: float) -> float | None:
-    """A σ past the range that is better than all in it, looked for in large steps until the likelihood falls."""
+    """Return a σ beyond the range that is better than all inside, or None. Large steps, until the likelihood falls."""
     sigma, best = high, max(best, curve.at(0.0).log_likelihood)
     while sigma <= top:
         value = curve.at(sigma).log_likelihood
@@ -49,13 +49,14 @@ def _beyond(curve: Curve, best: float, high: float, top: float) -> float | None:
 
 
 def first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[float, float]:
-    """Where to start and by which factor to step: a quarter of the data and one pair of members tell.
+    """Return where to start the bracketing search, and the factor of its steps.
 
-    They scan upwards until the likelihood falls (PEP Fig. 1: beyond the peak it does so dramatically).
+    A quarter of the data and one pair of members scan upwards until the likelihood falls, which it does dramatically
+    beyond the peak (PEP Fig. 1).
     """
     rough = curve.rough(share=min(1.0, max(0.25, 200 / len(curve.labels))), members=min(2, curve.ensemble.size))
     if len(rough.labels) == len(curve.labels):
-        rough.seen[0.0] = curve.at(0.0)  # all of the data: the network itself is known there
+        rough.seen[0.0] = curve.at(0.0)  # the rough curve has all of the data, so the network itself is known
     start = (low * high) ** 0.5
     values = {0.0: rough.at(0.0).log_likelihood}
     sigma, best = start, 0.0

@@ -1,10 +1,10 @@
-"""Anyone's model and anyone's loader → `Predictions`: what audit, fit and compare start from.
+"""Run any model over any loader and return `Predictions`, which audit, fit and compare start from.
 
     logits[m, i] = model_m(x_i),   in the loader's order, in eval mode, without gradients
 
 A model may return a tensor [N, K] (a binary one also [N] or [N, 1], the logit of class 1), or an object or a dict with
-`logits` (as transformers do). A batch may be (x, y), (x, y, index, …) or a dict with `labels`. Each module's training
-flag is put back as found.
+`logits`, as transformers do. A batch may be (x, y), (x, y, index, …) or a dict with `labels`. The training flag of each
+module is restored.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def predict(
     progress: bool = False,
     source: str = "",
 ) -> Predictions:
-    """Run `model` (or a list of members, giving logits [M, N, K]) over every batch of `loader`, or over a pair (x, y).
+    """Run `model` over every batch of `loader`, or over a pair (x, y). A list of models gives logits [M, N, K].
 
-    `device` defaults to where the model's parameters are; a model moved there is moved back. A third
-    integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
-    Images of labels: pixels are items, each image is a group. `class_axis` is as in every ensemble (`Ensemble`): by
-    default the last of two axes and 1 of four and more ([N, K, H, W]), or what the model's attribute `class_axis` says.
-    `features=True` keeps what the last linear layer reads (`penultimate.py`), for ConfidNet and TrustScore.
+    `device` defaults to that of the model's parameters; a model that is moved is moved back afterwards. A third entry
+    of a batch, if it holds integers, becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision. For
+    images of labels, pixels are items and each image is a group. `class_axis` is the same as for every `Ensemble`: by
+    default the last of two axes, axis 1 of four or more ([N, K, H, W]), or the model's attribute `class_axis`.
+    `features=True` keeps the input of the last linear layer (`penultimate.py`), for ConfidNet and TrustScore.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
     models = _callables(list(model) if many else [model])  # type: ignore[arg-type, list-item]
@@ -83,7 +83,7 @@ def predict(
         _precision(where, autocast),
         Penultimate(models[0] if features else None) as penultimate,
     ):
-        for arguments, keywords, y, ids in map(unpack, steps(loader, "predicting", show=progress)):
+        for arguments, keywords, y, ids in map(unpack, with_progress(loader, "predicting", show=progress)):
             args, kwargs = moved(arguments, where), moved(keywords, where)
             labels = torch.as_tensor(y).detach().cpu()
             out = []
@@ -98,7 +98,7 @@ def predict(
 
 
 class _Rows:
-    """What the batches gave so far. Pixels of maps are items, each image is a group."""
+    """The rows of all batches so far. Pixels of maps are items, and each image is a group."""
 
     def __init__(self, many: bool) -> None:
         self.many, self.images = many, 0
@@ -109,7 +109,7 @@ class _Rows:
         self.features: list[Tensor] = []
 
     def add(self, members: Sequence[Tensor], labels: Tensor, ids: Any) -> None:
-        """One batch: each member's logits [N, K], and labels [N] or maps of them with N pixels in all."""
+        """Add a batch: each member's logits [N, K], and labels [N] or maps of labels with N pixels in all."""
         for j, logits in enumerate(members):
             if logits.shape != members[0].shape:
                 raise InputError(
@@ -120,7 +120,7 @@ class _Rows:
         if len(members[0]) != len(labels):
             image = image.repeat_interleave(labels[0].numel())
             self.groups.append(image + self.images)
-        self.images += len(labels)  # a frame's group is its place, however it was batched
+        self.images += len(labels)  # the group of an image is its place in the loader, whatever its batch
         self.logits.append(torch.stack([both_classes(z) for z in members]) if self.many else members[0])
         self.labels.append(labels.reshape(-1))
         if ids is not None:
@@ -141,17 +141,17 @@ class _Rows:
 
 
 def _callables(models: list[Model]) -> list[Model]:
-    """What can be called on a batch; what remembers a stream (temporal smoothing) begins a new one."""
+    """Return the models if they can be called. Models that remember a stream (temporal smoothing) start anew."""
     if not models:
         raise InputError("predict was given an empty list of models; pass at least one")
     for each in models:
         if not callable(each):
             raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
-    return [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
+    return [m if (restarted := getattr(m, "restarted", None)) is None else restarted() for m in models]
 
 
 def reading(network: Model, class_axis: int | None) -> Model:
-    """The network as a function that returns its logits, classes last."""
+    """Return the network as a function that returns logits, classes last."""
     return lambda *args, **kwargs: classes_last(logits_of(network(*args, **kwargs)), class_axis, "the model's output")
 
 
@@ -173,13 +173,13 @@ def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
             + (" (for images of labels say class_axis=1, --class-axis 1)" if logits.ndim > 2 else "")
         )
     logits = logits.detach().reshape(-1, logits.shape[-1])
-    # halves become float32 here: sums over classes lose digits otherwise
+    # half precision becomes float32, because sums over classes would lose digits
     return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
 
 
 @contextmanager
 def _placed(networks: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """On `device` inside, and back where they were afterwards."""
+    """Move the networks to `device`, and back afterwards."""
     elsewhere = [(m, home) for m in networks if (home := device_of([m])) != device]
     try:
         for m, _ in elsewhere:
@@ -196,8 +196,8 @@ def _precision(device: torch.device, dtype: torch.dtype | None) -> Iterator[None
         yield
 
 
-def steps(items: Iterable[T], title: str, *, show: bool) -> Iterable[T]:
-    """The items, with a progress bar on stderr when `show`."""
+def with_progress(items: Iterable[T], title: str, *, show: bool) -> Iterable[T]:
+    """Return the items, with a progress bar on stderr if `show`."""
     if not show:
         return items
     from rich.console import Console

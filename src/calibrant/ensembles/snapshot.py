@@ -1,6 +1,6 @@
-"""Snapshot ensembles (Huang 2017): M networks of one training run, kept where a cyclic schedule bottoms out.
+"""Snapshot ensembles (Huang 2017): M checkpoints of one training run, kept at the minima of a cyclic learning rate.
 
-A deep ensemble at the price of one run: the members are checkpoints of the same network.
+This is a deep ensemble at the cost of one run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Snapshot(DeepEnsemble):
 
     @classmethod
     def fit(cls, model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> Snapshot:
-        """One copy of `model` for each state dict."""
+        """Return an ensemble of one copy of `model` per state dict."""
         if not states:
             raise InputError("a snapshot ensemble needs at least one checkpoint")
         copies = [copy.deepcopy(model) for _ in states]

@@ -1,7 +1,6 @@
-"""A fitted ensemble on disk: a folder with one JSON header. Settings and seeds, never weights or noise.
+"""Save a fitted PEP ensemble as a folder with one JSON file. It holds settings and seeds, never weights or noise.
 
-`parameters` lists what is perturbed, so that loading beside a model whose layers differ is an error
-instead of another ensemble.
+`parameters` lists the perturbed parameters, so that loading it with a model of other layers is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VERSION = 1
 
 
 def save(ensemble: PEP, folder: str | Path) -> Path:
-    """Write the ensemble's settings to `folder`, whole or not at all."""
+    """Write the ensemble's settings to `folder`, all or nothing."""
     body = {"version": VERSION, "ensemble": "pep", **jsonable(ensemble.describe())}
     text = json.dumps({"sha256": _digest(body), **body}, indent=2, ensure_ascii=False)
     with atomic.folder(folder, outputs.ENSEMBLE) as temporary:
@@ -35,7 +34,7 @@ def save(ensemble: PEP, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, model: nn.Module) -> PEP:
-    """The ensemble saved in `folder`, around `model`; its predictions repeat bit for bit on one device."""
+    """Load the ensemble saved in `folder`, around `model`. Its predictions repeat bit for bit on the same device."""
     path = Path(folder) / "ensemble.json"
     if not path.exists():
         raise MapError(f"{folder} holds no ensemble.json; it was not written by save()")
@@ -61,7 +60,7 @@ def load(folder: str | Path, model: nn.Module) -> PEP:
 
 
 def _point(body: dict[str, Any]) -> SigmaPoint:
-    """JSON has no −inf and no NaN: a probe that was rejected has neither likelihood nor spread."""
+    """Restore a point from JSON, which has no −inf and no NaN: a rejected probe has no likelihood and no error."""
     rejected = {"log_likelihood": -math.inf, "standard_error": math.nan}
     known = {k: v for k, v in body.items() if v is not None}
     return SigmaPoint(**{**rejected, **known, "members": tuple(body["members"])})

@@ -1,7 +1,7 @@
 """Stochastic weight averaging (Izmailov 2018): the mean of weights along the end of training.
 
-BatchNorm's statistics belong to none of the averaged networks, so they are measured again on training
-data (`recalibrate`); a model without BatchNorm needs no data.
+The average network has other BatchNorm statistics than the networks that were averaged, so they are measured again on
+training data (`recalibrate`). A model without BatchNorm needs no data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NORM = nn.modules.batchnorm._BatchNorm
 
 
 def average(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean of state dicts, accumulated in float64; integer buffers are taken from the last."""
+    """Return the mean of state dicts, accumulated in float64. Integer buffers are those of the last one."""
     total: dict[str, Tensor] = {}
     count = 0
     last: Mapping[str, Tensor] = {}
@@ -44,7 +44,7 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
-    """Measure every BatchNorm's running mean and variance anew, as a plain average over batches."""
+    """Measure every BatchNorm's mean and variance again, as an average over batches. Return the number of batches."""
     norms = [m for m in model.modules() if isinstance(m, _NORM) and m.track_running_stats]
     if not norms:
         return 0
@@ -72,7 +72,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SWA(Ensemble):
-    """One network at the mean of many: M = 1, but it stands in the family's tables."""
+    """One network at the mean of the weights of many, so M = 1."""
 
     model: nn.Module
 
@@ -81,7 +81,8 @@ class SWA(Ensemble):
 
     @classmethod
     def fit(cls, model: nn.Module, states: Sequence[Mapping[str, Tensor]], train: Iterable[Any] | None = None) -> SWA:
-        """A copy of `model` at the average of `states`; `train` yields batches when there is BatchNorm."""
+        """Return a copy of `model` at the average of `states`. A model with BatchNorm needs batches of training
+        data."""
         averaged = copy.deepcopy(model)
         averaged.load_state_dict(average(states))
         if has_batchnorm(averaged):

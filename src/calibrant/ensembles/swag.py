@@ -2,8 +2,8 @@
 
     θ = θ_SWA + 1/√2 · Σ_diag^½ z₁ + 1/√(2(R−1)) · D z₂,    D = last R deviations from the mean
 
-Each member measures its BatchNorm statistics anew on training data, once, and keeps them. The samples
-are seeds; only the moments are stored. `scale` multiplies the covariance's square root (0: SWA itself).
+Each member measures its BatchNorm statistics on training data once and keeps them. A sample is a seed; only the moments
+are stored. `scale` multiplies the square root of the covariance (0: SWA itself).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from calibrant.functional.noise import member_seed
 
 @dataclass(frozen=True, eq=False)
 class SWAG(Ensemble):
-    """M draws from the Gaussian that the end of training traced out."""
+    """M draws from a Gaussian that is fitted to the weights at the end of training."""
 
     model: nn.Module  # at the mean
     variance: Mapping[str, Tensor]  # diagonal part, by parameter
-    deviations: Mapping[str, Tensor]  # [R, …] by parameter
+    deviations: Mapping[str, Tensor]  # [R, …], by parameter
     count: int = 20
     scale: float = 1.0
     seed: int = 0
@@ -50,7 +50,7 @@ class SWAG(Ensemble):
         scale: float = 1.0,
         seed: int = 0,
     ) -> SWAG:
-        """Moments over `states` (two or more checkpoints); `train` yields batches when there is BatchNorm."""
+        """Fit the moments to two or more checkpoints. A model with BatchNorm needs batches of training data."""
         if len(states) < 2:
             raise InputError(f"SWAG needs at least 2 checkpoints to have a spread, not {len(states)}")
         if members < 1 or rank < 0 or scale < 0:
@@ -89,13 +89,13 @@ class SWAG(Ensemble):
                 yield network
 
     def _draw(self, j: int) -> dict[str, Tensor]:
-        # on the CPU and in float64, so that a draw is the same on every device
+        # on the CPU and in float64, so that draws are the same on every device
         g = torch.Generator().manual_seed(member_seed(self.seed, j))
         rank = len(next(iter(self.deviations.values())))
         along = torch.randn(rank, generator=g, dtype=torch.float64)
         out = {}
         for name, mean in self.model.named_parameters():
-            variance = self.variance[name]  # where the network was fitted, which may have moved since
+            variance = self.variance[name]  # on the device of the fit; the network may have moved since
             own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(variance.device)
             step = own * variance.sqrt() / math.sqrt(2)
             if rank > 1:

@@ -127,7 +127,10 @@ def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
     sweep(target.parent, re.escape(target.name))
     while True:
         temporary = target.with_name(f".calibrant-{_token()}.{target.name}")
-        handle = make(temporary)
+        try:
+            handle = make(temporary)
+        except OSError as error:  # the user named the target
+            raise type(error)(error.errno, error.strerror, str(target)) from error
         if take(handle) and temporary.exists():
             break
         os.close(handle)  # another process swept it before it was locked

@@ -42,8 +42,8 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 def near(path: Path) -> str:
     """ "; did you mean test.npz?" if a name like the first missing part of this path is there, else nothing."""
-    missing = next((p for p in (*reversed(path.parents), path) if not p.exists()), path)
-    if not missing.parent.is_dir() or not os.access(missing.parent, os.R_OK):
+    missing = next((p for p in (*reversed(path.parents), path) if not p.exists()), None)
+    if missing is None or not missing.parent.is_dir() or not os.access(missing.parent, os.R_OK):
         return ""
     found = nearest(missing.name, islice(os.listdir(missing.parent), 1000), cutoff=0.75)
     return "" if found is None else f"; did you mean {missing.parent / found / path.relative_to(missing)}?"

@@ -1,4 +1,4 @@
-"""Networks of the papers by name, and `build`, which makes one from a seed and leaves the global generator alone."""
+"""The networks of the papers by name, and `build`, which makes one from a seed and restores the global generator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from calibrant.nn.weights import load_weights
 
 @dataclass(frozen=True)
 class Network:
-    """An entry of `MODELS`: what it is, and what makes it of (classes, in_channels, size, layers, **options)."""
+    """An entry of `MODELS`: a title, and a function of (classes, in_channels, size, layers, **options)."""
 
     title: str
     make: Callable[..., nn.Module]
@@ -62,9 +62,9 @@ MODELS: dict[str, Network] = {
 
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
 SMOOTHING = ("where", "kernel", "prob", "tau", "padding")
-"""What `build(…, smooth={…})` may set; `smooth=True` is SS's choice, tanh with τ = 10 and kernel (1, 1)."""
+"""The settings of `build(…, smooth={…})`; `smooth=True` is SS's choice, tanh with τ = 10 and kernel (1, 1)."""
 BLURPOOL = ("where", "kernel", "padding")
-"""What `build(…, blurpool={…})` may set; `blurpool=True` is Zhang's (1, 2, 1), reflected at the border."""
+"""The settings of `build(…, blurpool={…})`; `blurpool=True` is Zhang's kernel (1, 2, 1), reflected at the border."""
 
 
 def build(
@@ -81,16 +81,16 @@ def build(
     own: Callable[..., nn.Module] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed, or what
-    `own`, a function of the user's, returns; `name` is then what errors call it.
+    """Make a freshly initialised network: one of `MODELS`, `timm:NAME` or `torchvision:NAME` if those are installed, or
+    the one that the user's function `own` returns, which errors then call `name`.
 
-    `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
-    network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
-    `stage_end=`). `smooth` inserts smoothing before each subsampling and before global pooling (SS §2.3); names and
-    shapes of weights stay. `blurpool` anti-aliases what subsamples (Zhang 2019; SS F), `relu6` bounds every ReLU
-    (SS C.3). `passes` > 1 averages that many stochastic passes while training (SS D.4).
+    `size` is the height and width of the images; networks that do not depend on it ignore it. Options go to the network
+    (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`, `stage_end=`).
+    `smooth` inserts smoothing before each subsampling and before global pooling (SS §2.3); the names and shapes of
+    weights stay. `blurpool` anti-aliases layers that subsample (Zhang 2019; SS F), and `relu6` bounds every ReLU (SS
+    C.3). `passes` > 1 averages that many stochastic passes in training (SS D.4).
     """
-    finish = partial(_finished, smooth=smooth, blurpool=blurpool, relu6=relu6, passes=passes)
+    finish = partial(_finish, smooth=smooth, blurpool=blurpool, relu6=relu6, passes=passes)
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     if own is not None or in_library(name):
         with seeded(seed):
@@ -104,8 +104,8 @@ def build(
             raise unknown(f"option of model {name!r}", key, known)
     given = {key: options.pop(key) for key in LAYER_OPTIONS & options.keys()}
     used: set[str] = set()
-    noted: dict[str, Any] = {key: _noted(key, made, used) if callable(made) else made for key, made in given.items()}
-    layers = Layers(**noted)
+    recording: dict[str, Any] = {key: _recording(key, v, used) if callable(v) else v for key, v in given.items()}
+    layers = Layers(**recording)
     try:
         with seeded(seed):
             model = MODELS[name].make(classes, in_channels, edges, layers, **options)
@@ -124,9 +124,9 @@ def build(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's CPU generator starts at `seed` and modules are made on the CPU; outside, nothing has changed.
+    """Seed torch's CPU generator and make modules on the CPU; restore both afterwards.
 
-    Only the CPU generator is touched: `torch.manual_seed` would reseed every GPU too, and not put them back.
+    `torch.manual_seed` would reseed every GPU too, without restoring them.
     """
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
@@ -138,7 +138,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def in_library(name: str) -> bool:
-    """Whether this is `timm:NAME` or `torchvision:NAME`."""
+    """Return whether this is `timm:NAME` or `torchvision:NAME`."""
     return ":" in name and name.partition(":")[0] in LIBRARIES
 
 
@@ -153,7 +153,7 @@ def _own(name: str, make: Callable[..., nn.Module], options: Mapping[str, Any]) 
     return model
 
 
-def _finished(
+def _finish(
     model: nn.Module,
     example: Tensor,
     *,
@@ -162,7 +162,7 @@ def _finished(
     relu6: bool,
     passes: int,
 ) -> nn.Module:
-    """With what surgery adds, and averaged over passes, where asked for. Prob stands before BlurPool: it is first."""
+    """Apply the requested surgery, and average over passes. Smoothing comes first: Prob stands before BlurPool."""
     for name, known, asked, surgery in (
         ("smooth", SMOOTHING, smooth, smoothed_copy),
         ("blurpool", BLURPOOL, blurpool, antialiased_copy),
@@ -180,18 +180,18 @@ def _finished(
     return TrainingEnsemble(model, passes, class_axis=-1) if passes != 1 else model
 
 
-def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable[..., nn.Module]:
-    """`made`, which notes that it was called: an option that changes nothing must not pass for one that does."""
+def _recording(key: str, make: Callable[..., nn.Module], used: set[str]) -> Callable[..., nn.Module]:
+    """Wrap `make` to record that it was called, because an option without an effect is an error."""
 
-    def make(*args: Any, **kwargs: Any) -> nn.Module:
+    def made(*args: Any, **kwargs: Any) -> nn.Module:
         used.add(key)
-        return made(*args, **kwargs)
+        return make(*args, **kwargs)
 
-    return make
+    return made
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The settings that `build(name, …)` takes besides those of `build` itself."""
+    """Return the options of `build(name, …)` besides the arguments of `build` itself."""
     parameters = inspect.signature(MODELS[name].make).parameters.values()
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 

@@ -1,7 +1,7 @@
-"""ReLU6 everywhere (SS C.3): every ReLU of a network bounded, `relu6(model)`; exactly undone by `unrelu6`.
+"""ReLU6 everywhere (SS C.3): `relu6(model)` bounds every ReLU of a network, and `unrelu6` undoes exactly that.
 
-Where smoothing bounds a stage once, before it is blurred, this bounds each activation. The paper finds no consistent
-gain ("a lot of ReLU6s overly regularize"). Weights, names and hooks stay as they are.
+Smoothing bounds a stage once, before the blur; this bounds each activation. The paper finds no consistent gain ("a lot
+of ReLU6s overly regularize"). Weights, names and hooks stay as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch import nn
 
 from calibrant.errors import InputError
-from calibrant.nn.insertion import copied
+from calibrant.nn.insertion import deep_copy
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -21,24 +21,24 @@ HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_
 
 
 class Bounded(nn.ReLU6):
-    """ReLU6 in a ReLU's place; it keeps that ReLU, for the way back."""
+    """A ReLU6 that replaces a ReLU, and keeps that ReLU for `unrelu6`."""
 
-    def __init__(self, was: nn.ReLU) -> None:
-        super().__init__(inplace=was.inplace)
-        self.was = (was,)  # in a tuple, so that it does not become a submodule
-        self.training = was.training
+    def __init__(self, original: nn.ReLU) -> None:
+        super().__init__(inplace=original.inplace)
+        self.original = (original,)  # in a tuple, so that it does not become a submodule
+        self.training = original.training
         for name in HOOKS:
-            setattr(self, name, getattr(was, name))  # the same dictionary: what is hooked on one is on the other
+            setattr(self, name, getattr(original, name))  # the same dictionary, so that both have the same hooks
 
 
 def relu6(model: Network, *, inplace: bool = False) -> Network:
-    """A copy of `model` whose `nn.ReLU` modules are all `nn.ReLU6`. A functional relu is out of reach."""
+    """Return a copy of `model` in which every `nn.ReLU` is an `nn.ReLU6`. A functional relu is out of reach."""
     if bounded(model):
         raise InputError("this model has ReLU6 everywhere already; unrelu6(model) gives its ReLUs back")
     if not any(type(m) is nn.ReLU for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no nn.ReLU module to bound (a functional relu is out of reach)")
-    target = model if inplace else copied(model)
-    made: dict[int, Bounded] = {}  # a ReLU in several places stays one
+    target = model if inplace else deep_copy(model)
+    made: dict[int, Bounded] = {}  # a ReLU in several places stays one module
     for parent, name, module in list(_children(target)):
         if type(module) is nn.ReLU:
             parent._modules[name] = made.setdefault(id(module), Bounded(module))
@@ -46,16 +46,17 @@ def relu6(model: Network, *, inplace: bool = False) -> Network:
 
 
 def unrelu6(model: Network) -> Network:
-    """Gives every ReLU back, in place: the very modules that were there."""
+    """Put the original ReLU modules back, in place."""
     for parent, name, module in list(_children(model)):
         if isinstance(module, Bounded):
-            parent._modules[name] = module.was[0]
-            module.was[0].training = module.training
+            (original,) = module.original
+            parent._modules[name] = original
+            original.training = module.training
     return model
 
 
 def bounded(model: nn.Module) -> list[str]:
-    """Names of the activations that were bounded."""
+    """Return the names of the bounded activations."""
     return [name for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Bounded)]
 
 

@@ -1,6 +1,8 @@
-"""AlexNet (Krizhevsky 2014), whose errors SS Eq. 34–36 normalise corruption errors by. One tower, for 224 pixels; other
-sizes are pooled to 6 × 6 as well. Images of less than 63 pixels would vanish: for those (CIFAR) the first convolution
-is 5 × 5 without a stride, and the map that is left, 3 × 3 of 32 pixels, is what the dense layers see."""
+"""AlexNet (Krizhevsky 2014), one tower, for 224 pixels. SS Eq. 34–36 divide corruption errors by its errors.
+
+The last map of other sizes is pooled to 6 × 6 too. Images of less than 63 pixels would vanish, so for those (CIFAR) the
+first convolution is 5 × 5 without a stride, and the last map is 3 × 3.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ SMALL, LEAST = 63, 15
 
 
 class AlexNet(Classifier):
-    """Five convolutions, three dense layers; dropout is part of it (`head_dropout`)."""
+    """Five convolutions and three dense layers, with dropout (`head_dropout`)."""
 
     def __init__(
         self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head_dropout: float = 0.5

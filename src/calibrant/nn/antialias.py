@@ -1,12 +1,12 @@
-"""BlurPool (Zhang 2019): blur, then subsample. What SS App. F compares with: a local mean against aliasing, no Prob.
+"""BlurPool (Zhang 2019): blur, then subsample. SS App. F compares it with smoothing; it has no Prob.
 
     max pool of stride s          → the pool at stride 1, then BlurPool
     convolution of stride s       → the convolution at stride 1, its norm and ReLU, then BlurPool
                                     (where no ReLU follows, as in a shortcut, right after it)
     BlurPool(x)[p] = Blur(x)[s·p],  Blur with k ⊗ kᵀ / ‖k‖₁² as in SS Eq. 8
 
-`blurpool(model)` does so in anyone's network and leaves names and weights alone; `unblurpool` undoes it. Average pools
-average already and are left as they are. With the kernel (1,) the network computes what it computed before.
+`blurpool(model)` changes any network so, without touching names and weights; `unblurpool` undoes it. Average pools
+already average and stay as they are. With the kernel (1,) the outputs of the network do not change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
-from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
+from calibrant.nn.insertion import Inserted, Side, deep_copy, insert, inserted, remove
 from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS
 from calibrant.nn.smoothing import Blur
-from calibrant.nn.surgery import convolutions, names_in, trace
+from calibrant.nn.surgery import convolutions, trace, unique_names
 from calibrant.nn.tracing import Call, Operation, Trace
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -30,7 +30,7 @@ STRIDED = (nn.modules.conv._ConvNd, nn.modules.pooling._MaxPoolNd)
 
 
 class BlurPool(nn.Module):
-    """Average over neighbours at every `stride`-th point."""
+    """A blur, of which only every `stride`-th point is computed."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class BlurPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         every: tuple[Any, ...] = (..., *(slice(None, None, stride) for stride in self.stride))
-        return self.blur.forward(x)[every]  # not as a module: torch.fx could not name one that is in a hook
+        return self.blur.forward(x)[every]  # not called as a module, which torch.fx could not name inside a hook
 
     def extra_repr(self) -> str:
         return f"stride={self.stride}"
 
 
 class Subsampled(Inserted):
-    """The hook, which remembers the layer whose stride it took over."""
+    """The hook of a BlurPool, which remembers the layer whose stride it replaces."""
 
     def __init__(self, layer: BlurPool, name: str, side: Side, strided: str, stride: Any) -> None:
         super().__init__(layer, name, side)
@@ -70,14 +70,14 @@ def blurpool(
     example: Any = None,
     inplace: bool = False,
 ) -> Network:
-    """A copy of `model` whose strided convolutions and max pools (or those named by `where`) are anti-aliased."""
+    """Return a copy of `model` whose strided convolutions and max pools (or those in `where`) are anti-aliased."""
     if blurpooled(model):
-        raise InputError("this model already has BlurPool layers; take them out with unblurpool(model) first")
+        raise InputError("this model already has BlurPool layers; remove them with unblurpool(model) first")
     if not convolutions(model):
         raise InputError(f"{type(model).__name__} has no convolution, so nothing that subsamples a map")
     run = trace(model, example)
     found = {name: op for op in run.operations if op.subsamples and (name := _strided(model, run, op))}
-    chosen = list(found) if where is None else names_in(where, "names of strided convolutions and max pools")
+    chosen = list(found) if where is None else unique_names(where, "names of strided convolutions and max pools")
     if wrong := [name for name in chosen if name not in found]:
         raise InputError(
             f"{wrong[0]!r} is not a strided convolution or max pool; there are {', '.join(found) or 'none'}"
@@ -85,7 +85,7 @@ def blurpool(
     if not chosen:
         raise InputError(f"{type(model).__name__} has no strided convolution or max pool to anti-alias")
     layers = [_layer(model, run, name, found[name], kernel, padding) for name in chosen]
-    target = model if inplace else copied(model)
+    target = model if inplace else deep_copy(model)
     for name, layer in zip(chosen, layers, strict=True):
         strided: Any = target.get_submodule(name)
         side, at = _place(run, found[name]) if found[name].name in CONVOLUTIONS else ("after", name)
@@ -108,21 +108,21 @@ def _layer(
 
 
 def blurpooled(model: nn.Module) -> dict[str, BlurPool]:
-    """What was inserted: "before NAME" or "after NAME" → the layer."""
+    """Return the inserted layers: "before NAME" or "after NAME" → the layer."""
     return {f"{hook.side} {name}": hook.layer for name, _, hook in inserted(model, Subsampled)}
 
 
 def unblurpool(model: Network) -> Network:
-    """Takes every BlurPool out and gives the strides back, in place; the network is what it was."""
+    """Remove every BlurPool and restore the strides, in place."""
     for _, module, hook in inserted(model, Subsampled):
         strided: Any = model.get_submodule(hook.strided)
         strided.stride = hook.stride
-        take_out(module, hook)
+        remove(module, hook)
     return model
 
 
 def _strided(model: nn.Module, run: Trace, op: Operation) -> str:
-    """The name of the strided layer that this operation is; "" of what is none (average pools, resizing)."""
+    """Return the name of the strided layer of this operation, or "" if it is another kind (average pool, resizing)."""
     name = run.calls[op.inside[-1]].name if op.inside else ""
     module: Any = model.get_submodule(name)
     if isinstance(module, STRIDED):
@@ -135,7 +135,7 @@ def _strided(model: nn.Module, run: Trace, op: Operation) -> str:
 
 
 def _dense(run: Trace, op: Operation, strided: Any) -> tuple[int, ...]:
-    """The size of what the layer gives at stride 1."""
+    """Return the size of the layer's output at stride 1."""
 
     def each(value: Any) -> tuple[int, ...]:
         return tuple(value) if isinstance(value, tuple) else (0 if value == "valid" else int(value),) * op.axes
@@ -146,7 +146,8 @@ def _dense(run: Trace, op: Operation, strided: Any) -> tuple[int, ...]:
 
 
 def _place(run: Trace, op: Operation) -> tuple[Side, str]:
-    """Behind the ReLU that a convolution's output goes through, if that is all; else right behind the convolution."""
+    """Return the place after the ReLU of a convolution, or after the convolution itself if other layers read its output
+    too or no ReLU follows."""
     number, strided = op.writes[0], run.calls[op.inside[-1]].name
     while True:
         readers = [o for o in run.operations if number in o.reads]
@@ -155,11 +156,12 @@ def _place(run: Trace, op: Operation) -> tuple[Side, str]:
         (following,) = readers
         number = following.writes[0]
         if following.name in ACTIVATIONS:
-            return _beside(run, following, number) or ("after", strided)
+            return _around(run, following, number) or ("after", strided)
 
 
-def _beside(run: Trace, op: Operation, number: int) -> tuple[Side, str] | None:
-    """The module that gave this map, if it is called once; else the one that takes it (a ReLU may serve twice)."""
+def _around(run: Trace, op: Operation, number: int) -> tuple[Side, str] | None:
+    """Return the place after the module that returned this map, or before a module that takes it. The module must be
+    called once; a ReLU may be called several times."""
     names = [c.name for c in run.calls]
 
     def once(calls: list[Call]) -> str | None:

@@ -1,7 +1,7 @@
 """Residual blocks of He 2016a (activation after the sum), with their layers passed in as classes.
 
-`dropout` stands before the last convolution of each block: SS A.1, "one MC dropout layer a block", where Zagoruyko 2016
-puts it. Names of parameters are those that published weights use (conv1, bn1, …, downsample.0).
+Dropout stands before the last convolution of each block, as in Zagoruyko 2016 (SS A.1 has one MC dropout layer per
+block). Parameters have the names that published weights use (conv1, bn1, …, downsample.0).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from calibrant.errors import InputError, unknown
 SHORTCUTS = ("conv", "A")
 
 
-def _nothing(channels: int) -> nn.Module:
+def _no_layer(channels: int) -> nn.Module:
     return nn.Identity()
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers a network is made of. `stage_end(channels)` stands at the end of each stage, before it is subsampled:
-    where SS puts its smoothing."""
+    """The layers of a network. `stage_end(channels)` is at the end of each stage, before the subsampling, where SS puts
+    its smoothing."""
 
     norm: Callable[[int], nn.Module] = nn.BatchNorm2d
     act: Callable[[], nn.Module] = nn.ReLU
     pool: Callable[..., nn.Module] = nn.MaxPool2d
-    stage_end: Callable[[int], nn.Module] = _nothing
+    stage_end: Callable[[int], nn.Module] = _no_layer
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int
 
 
 def he(model: nn.Module) -> None:
-    """He-normal convolutions (fan out, ReLU); the rest keeps torch's own initialisation."""
+    """Initialise convolutions as He 2015 (normal, fan out, ReLU); other layers keep torch's initialisation."""
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.Conv2d)):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -57,7 +57,7 @@ def he(model: nn.Module) -> None:
 
 
 class Classifier(nn.Module):
-    """Abstract: `features(x)`, then the linear layer `fc`."""
+    """An abstract network: `features(x)`, then the linear layer `fc`."""
 
     fc: nn.Module
 
@@ -70,7 +70,7 @@ class Classifier(nn.Module):
 
 
 class PadShortcut(nn.Module):
-    """Option A (He 2016a): every second pixel, new channels filled with zeros; no parameters."""
+    """Shortcut of option A (He 2016a): every second pixel, with zeros in the new channels. It has no parameters."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def shortcut(kind: str, inputs: int, outputs: int, stride: int, layers: Layers) 
 
 
 class Basic(nn.Module):
-    """3×3, 3×3."""
+    """Two 3×3 convolutions."""
 
     expansion = 1
 
@@ -114,7 +114,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (grouped in ResNeXt; strided here, as torchvision does), 1×1."""
+    """Convolutions 1×1, 3×3 (grouped in ResNeXt) and 1×1. The 3×3 has the stride, as in torchvision."""
 
     expansion = 4
 

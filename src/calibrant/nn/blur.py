@@ -1,12 +1,12 @@
 """Blur (SS Eq. 8): a depth-wise average with k ⊗ kᵀ / ‖k‖₁² that keeps the size of the map, in 1, 2 or 3 dimensions.
 
-The kernel is separable, so each axis is one weighted sum of shifted views. An even kernel looks one further to the
-right: (1, 1) averages a point with its right and lower neighbours, as an average pool of size 2 and stride 1 does.
-`box` is the paper's own choice, that average pool, by name. (The authors' code pads it so that the map grows by one
+The kernel is separable, so each axis is a weighted sum of shifted views. An even kernel reaches one point further to
+the right: (1, 1) averages a point with its right and lower neighbours, like an average pool of size 2 and stride 1.
+`box` is the name of this average pool, the paper's own choice. (The authors' code pads it so that the map grows by one
 each time; ours never changes the size.)
 
-The blur is linear: its derivative is its transpose, whose derivative is the blur again. So autograd keeps no map for
-it, and every order of derivative exists.
+The blur is linear: its derivative is its transpose, whose derivative is the blur again. So autograd stores no map for
+it, and derivatives of every order exist.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from calibrant.errors import InputError
 Padding = Literal["replicate", "reflect", "zero"]
 PADDINGS: tuple[Padding, ...] = ("replicate", "reflect", "zero")
 ZERO = 1e-12
-"""Beside the sizes of its taps, a kernel's sum that is no more than rounding: 0.1 + 0.2 − 0.3 is not 0 in floats."""
+"""A sum of taps that is smaller, relative to their sizes, is a rounding error: 0.1 + 0.2 − 0.3 is not 0 in floats."""
 
 
 class Taps(tuple[float, ...]):
-    """One argument, not one per tap: torch's vmap of a forward derivative takes a tuple apart, and miscounts."""
+    """A tuple that counts as one argument: torch's vmap of a forward derivative unpacks plain tuples and miscounts."""
 
 
 def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
-    """The taps of one axis, normalised to sum 1; `box` is (1, 1)."""
+    """Return the taps of one axis, normalised to sum 1; `box` is (1, 1)."""
     if isinstance(kernel, str):
         if kernel != "box":
             raise InputError(f"kernel={kernel!r} is unknown; use 'box' or a sequence of numbers such as (1, 2, 1)")
@@ -42,18 +42,18 @@ def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
         said = " ".join(repr(kernel).split())
         raise InputError(f"kernel={said} must be a sequence of numbers such as (1, 2, 1), or 'box'") from error
     total = sum(taps)
-    if not total > ZERO * sum(map(abs, taps)) or not math.isfinite(total):  # of no taps, 0 > 0
+    if not total > ZERO * sum(map(abs, taps)) or not math.isfinite(total):  # also refuses a kernel without taps
         raise InputError(f"kernel={tuple(kernel)} must be numbers with a positive sum, such as (1, 2, 1)")
     return tuple(v / total for v in taps)
 
 
 def reach(taps: int) -> tuple[int, int]:
-    """How far a kernel of that many taps looks to the left and to the right."""
+    """Return how many points a kernel of that many taps reaches to the left and to the right."""
     return (taps - 1) // 2, taps // 2
 
 
 def check_map(shape: Sequence[int], taps: int, axes: int) -> None:
-    """A map has channels and `axes` spatial axes, each at least as long as the kernel."""
+    """Refuse anything but a map with channels and `axes` spatial axes, each at least as long as the kernel."""
     if len(shape) <= axes:
         raise InputError(f"a blur over {axes} axes needs a map [N, C, …], not a tensor of shape {tuple(shape)}")
     if min(shape[-axes:]) < taps:
@@ -62,30 +62,30 @@ def check_map(shape: Sequence[int], taps: int, axes: int) -> None:
 
 
 def check_values(x: Tensor) -> None:
-    """Whole numbers cannot be averaged: an image of bytes must be converted to floats first."""
+    """Refuse whole numbers, which cannot be averaged: an image of bytes must be converted to floats first."""
     if not x.dtype.is_floating_point and not x.dtype.is_complex:
         raise InputError(f"a map of {x.dtype} cannot be averaged; give floats, such as x.float()")
 
 
 def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes: int = 2) -> Tensor:
-    """Average over the last `axes` axes of [N, C, …]; same size, any order of differentiation."""
+    """Average over the last `axes` axes of [N, C, …]. The size stays; derivatives of every order exist."""
     check_map(x.shape, len(taps), axes)
     check_values(x)
     return blurred(x, taps, padding, axes)
 
 
 def blurred(x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False) -> Tensor:
-    """`blur` of a map that was checked, or its transpose."""
+    """Blur a map that was checked already, or apply the transpose of the blur."""
     if len(taps) == 1:
         return x
-    if torch.compiler.is_compiling():  # Dynamo takes no function with a jvp; it has a backward of its own
+    if torch.compiler.is_compiling():  # Dynamo takes no Function with a jvp, and differentiates by itself
         return _Blur.forward(x, tuple(taps), padding, axes, transposed)
     out: Tensor = _Blur.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Blur(torch.autograd.Function):
-    """The blur and, with `transposed`, its transpose: each is the derivative of the other."""
+    """The blur and, with `transposed`, its transpose. Each is the derivative of the other."""
 
     generate_vmap_rule = True
 
@@ -111,8 +111,9 @@ class _Blur(torch.autograd.Function):
 
 
 def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a shift along an axis: the points that have a neighbour and their neighbours; the border strip, and what
-    stands in for the neighbours it lacks: the edge (replicate) or the map read backwards from it (reflect)."""
+    """Return four views for a shift along an axis: the points that have a neighbour, their neighbours, the border strip
+    without neighbours, and its replacement: the edge (replicate), or the points next to it, to be reversed
+    (reflect)."""
     n, size = x.shape[axis], abs(shift)
     here, there = x.narrow(axis, max(-shift, 0), n - size), x.narrow(axis, max(shift, 0), n - size)
     strip = x.narrow(axis, n - size if shift > 0 else 0, size)
@@ -122,8 +123,8 @@ def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor,
 
 
 def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, transposed: bool) -> Tensor:
-    """One axis: Σ_i k_i x[p + i − left], the border as `padding` says; transposed, what each point gave away comes back
-    to it."""
+    """Blur along one axis: Σ_i k_i x[p + i − left], with padding at the border. The transpose adds to each point what
+    it contributed to its neighbours."""
     left = reach(len(taps))[0]
     out = x * taps[left]
     near, far = (1, 0) if transposed else (0, 1)

@@ -1,12 +1,14 @@
-"""The small CNNs of PEP §3.2. Dropout, where asked for, follows every layer but the first and the last.
+"""The small CNNs of PEP §3.2. Optional dropout follows every layer but the first and the last.
 
-mnist_cnn: 3×3 convolutions with 32 and 64 kernels, dense 128 and 64, BatchNorm after all four. The paper names no
-pooling and no padding: none here (`window=2` and `padding=1` are settings).
-cifar_cnn: twice (two 3×3 convolutions, max-pool 2×2) with 16 and 32 kernels, dense 128; BatchNorm on convolutions.
-Padding is not given: 1 here, so that small images pass too.
-`norm_first=False` puts BatchNorm after the activation ("ReLU non-linearities, and BN after each layer" can be read so):
-the dense layer then sees inputs of mean zero. With it before, and dropout 0.5 on every layer, Adam's first steps push
-most of cifar_cnn's 128 dense units below zero for good (98 % of them within 100 steps on CIFAR-100).
+mnist_cnn: 3×3 convolutions with 32 and 64 kernels, dense layers of 128 and 64, BatchNorm after all four. The paper
+mentions no pooling and no padding, so there is none by default (`window=2` and `padding=1` are settings).
+
+cifar_cnn: two times (two 3×3 convolutions, max-pool 2×2) with 16 and 32 kernels, then a dense layer of 128; BatchNorm
+after convolutions. The paper mentions no padding; we pad by 1, so that small images fit.
+
+`norm_first=False` puts BatchNorm after the activation, another reading of "ReLU non-linearities, and BN after each
+layer". The dense layer then gets inputs of mean zero. With BatchNorm first, and dropout 0.5 on every layer, Adam's
+first steps push most of cifar_cnn's 128 dense units below zero for good (98% of them within 100 steps on CIFAR-100).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from calibrant.nn.blocks import Classifier, Layers
 
 
 class CNN(Classifier):
-    """`stages`: kernels of each convolution, grouped; every group ends with a max-pool over `window` (1: none)."""
+    """A CNN. `stages` groups the kernels of each convolution; a group ends in a max-pool of `window` (1: no pool)."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """DenseNet-121 and -169 (Huang 2017): growth 32, bottlenecks of 4 × 32, compression ½; stem for 32 or for 224 pixels.
 
-Dropout, where asked for, follows the last convolution of each dense layer, as in the paper.
+Optional dropout follows the last convolution of each dense layer, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROWTH = 32
 
 
 class Dense(nn.Module):
-    """norm, act, 1×1 to 4·growth, norm, act, 3×3 to growth; appended to what came in."""
+    """A dense layer: norm, act, 1×1 to 4·growth, norm, act, 3×3 to growth. Its output is appended to its input."""
 
     def __init__(self, inputs: int, layers: Layers) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Run somebody's network and leave it as it was: eval mode inside, every module back in its own mode afterwards."""
+"""Put networks into eval mode, and restore the mode of every module afterwards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import nn
 
 @contextmanager
 def evaluation(*networks: nn.Module) -> Iterator[None]:
-    """Modes are set as flags: what a module does in its own `train(mode)` (merge weights, freeze layers) could not be
-    undone from outside."""
+    """Put the networks into eval mode inside the `with`.
+
+    The flags are set directly, because a module's own `train(mode)` may merge weights or freeze layers, which could not
+    be undone."""
     modes = [(m, m.training) for network in networks for m in network.modules()]
     try:
         _set((m, False) for m, _ in modes)
@@ -28,12 +30,12 @@ def evaluation(*networks: nn.Module) -> Iterator[None]:
 
 def _set(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     for m, training in modes:
-        if m.training is not training:  # a module's attributes are slow to set
+        if m.training is not training:  # setting an attribute of a module is slow
             m.training = training
 
 
 def device_of(networks: Iterable[Any], default: torch.device | str = "cpu") -> torch.device:
-    """Where the first tensor of these networks is; what is no network has none."""
+    """Return the device of the first tensor of these networks, or `default` if there is none."""
     for network in networks:
         if isinstance(network, nn.Module):
             for tensor in (*network.parameters(), *network.buffers()):

@@ -1,6 +1,6 @@
-"""Networks of timm and torchvision by name, where the extra is installed: `timm:resnet18`, `torchvision:resnet18`.
+"""Networks of timm and torchvision by name, if they are installed: `timm:resnet18`, `torchvision:resnet18`.
 
-They start from the seed like our own, untrained: training is what `build` is for. Options go to the library as is.
+`external` makes an untrained network for `build`, with options passed to the library; `published` can load weights.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from calibrant.errors import InputError, MissingDependencyError
 
 LIBRARIES = ("timm", "torchvision")
 FILES = ("cache_dir", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
-"""Options by which timm unpickles a file or fetches one: options come from recipes, which are data."""
+"""Options with which timm unpickles or fetches files. They are refused, because recipes, which hold them, are data."""
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def external(name: str, classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
-    """`LIBRARY:NAME` with as many outputs as classes."""
+    """Return `LIBRARY:NAME`, untrained, with one output per class."""
     source, _, model = name.partition(":")
     for option in options:
         if option in FILES:
@@ -35,7 +35,7 @@ def external(name: str, classes: int, in_channels: int, options: dict[str, Any])
 
 
 def published(source: str, name: str, *, weights: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
-    """`LIBRARY:NAME` as its authors made it, with their `weights` or without; mean and std of its inputs."""
+    """Return `LIBRARY:NAME` as published, with or without `weights`, and the mean and std of its inputs."""
     found = library(source, name)
     if source == "timm":
         made: nn.Module = found.create_model(name, pretrained=weights)
@@ -45,12 +45,12 @@ def published(source: str, name: str, *, weights: bool) -> tuple[nn.Module, tupl
 
 
 def library(source: str, name: str) -> Any:
-    """The library's own entry points; an error if it is not installed or has no such network."""
+    """Return the library's module of models, or raise an error if it is not installed or has no such network."""
     try:
         found: Any = import_module("timm" if source == "timm" else "torchvision.models")
     except ImportError as error:
         raise MissingDependencyError(f"{source}:{name}: needs {source}; pip install 'calibrant[vision]'") from error
     known = found.list_models()
-    if name.partition(".")[0] not in known:  # timm's names may end in a tag of their weights
+    if name.partition(".")[0] not in known:  # timm's names may end in ".TAG" for certain weights
         raise InputError(f"{source} has no model {name!r}; its list_models() names {len(known)}")
     return found

@@ -1,7 +1,7 @@
-"""From a feature map [N, C, H, W] to logits: the heads that SS App. C compares.
+"""The heads that SS App. C compares, which turn a feature map [N, C, H, W] into logits.
 
-gap: global average; max: global maximum; median: global median; mlp: flatten, hidden layers with 50 % dropout (VGG's
-own classifier). `embed` gives the features in front of the last linear layer.
+gap: global average; max: global maximum; median: global median; mlp: flatten, then hidden layers with 50% dropout
+(VGG's own classifier). `embed` returns the features before the last linear layer.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ HEADS = ("gap", "mlp", "max", "median")
 
 
 class Headed(nn.Module):
-    """Abstract: a network that ends in a `Head`, which turns its last map into features and logits."""
+    """An abstract network that ends in a `Head`."""
 
     head: Head
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature map."""
+        """Return the last feature map."""
         raise TypeError(f"{type(self).__name__} must define maps")
 
     def features(self, x: Tensor) -> Tensor:
         return self.head.embed(self.maps(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        # through `features`, so that what surgery puts before the pooling is in both
+        # through `features`, so that a layer inserted before the pooling affects both
         out: Tensor = self.head.fc(self.features(x))
         return out
 
 
 class Head(nn.Module):
-    """`size`: height and width of the feature map, needed by the MLP alone."""
+    """A head. Only the MLP needs `size`, the height and width of the feature map."""
 
     def __init__(
         self,

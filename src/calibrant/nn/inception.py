@@ -1,6 +1,6 @@
 """Inception-v3 (Szegedy 2016), for 299 pixels (PEP §3.1), without the auxiliary classifier.
 
-A mixed block runs branches side by side and concatenates them; each is rows of (outputs, kernel, stride, padding).
+A mixed block concatenates the outputs of several branches. A branch is a list of (outputs, kernel, stride, padding).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROW_PAD, COLUMN_PAD = (0, 3), (3, 0)
 
 
 class Mixed(nn.Module):
-    """Branches of convolutions (each with norm and activation), and perhaps a pooled one, concatenated."""
+    """The concatenated outputs of branches of convolutions (each with norm and activation) and of a pooled branch."""
 
     def __init__(
         self, inputs: int, branches: Sequence[Sequence[Row]], layers: Layers, pool: nn.Module, pooled: int = 0
@@ -38,7 +38,7 @@ class Mixed(nn.Module):
 
 
 class Fork(nn.Module):
-    """The last block's split ends: one convolution, then 1×3 and 3×1 of it side by side."""
+    """A branch of the last blocks that splits into a 1×3 and a 3×1 convolution, whose outputs are concatenated."""
 
     def __init__(self, inputs: int, rows: Sequence[Row], layers: Layers) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Fork(nn.Module):
 
 
 class Wide(nn.Module):
-    """InceptionE: 1×1, a fork, a deeper fork, a pooled branch."""
+    """A block of the last stage (InceptionE): a 1×1 convolution, a fork, a deeper fork and a pooled branch."""
 
     outputs = 2048
 
@@ -78,7 +78,7 @@ def chain(inputs: int, rows: Sequence[Row], layers: Layers) -> nn.Sequential:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
         norm = layers.norm(outputs)
         if isinstance(norm, nn.BatchNorm2d):
-            norm.eps = 1e-3  # as published; every weight file of it was trained so
+            norm.eps = 1e-3  # as published, and as all published weights were trained
         out.append(nn.Sequential(convolution, norm, layers.act()))
         inputs = outputs
     return out

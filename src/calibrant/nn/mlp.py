@@ -10,7 +10,7 @@ from calibrant.nn.blocks import Classifier, Layers
 
 
 class MLP(Classifier):
-    """Takes images of any shape and flattens them."""
+    """An MLP for images of any shape, which it flattens."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The operations that a network is recorded in, by the names under which torch dispatches them."""
+"""Kinds of operations that surgery tells apart, by the names under which torch dispatches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NORMS = frozenset(
 ACTIVATIONS = frozenset({
     "relu", "relu_", "clamp", "clamp_", "clamp_min", "clamp_min_", "hardtanh", "hardtanh_", "threshold", "threshold_",
 })  # fmt: skip
-"""ReLU and what is cut off like it; which of them is ReLU itself, `Operation.rectifies` says."""
+"""ReLU and similar activations with a bound. `rectifies` tells which of them are ReLU itself."""
 COPIES = frozenset({"clone", "contiguous", "_to_copy", "alias", "detach", "lift_fresh"})
 VIEWS = frozenset({
     "view", "_unsafe_view", "_reshape_alias", "permute", "transpose", "t", "expand", "slice", "select", "as_strided",
@@ -40,13 +40,13 @@ def smaller(out: tuple[int, ...], of: tuple[int, ...]) -> bool:
 
 
 def skips_points(given: dict[str, Any]) -> bool:
-    """Whether a slice takes every second point, or so, of an axis that is spatial in a map: x[:, :, ::2, ::2]."""
+    """Return whether a slice has a step over an axis that is spatial in a map: x[:, :, ::2, ::2]."""
     x = given["self"]
     return bool(given.get("step", 1) > 1 and x.ndim >= 3 and given.get("dim", 0) % x.ndim >= 2)
 
 
 def averages_all(given: dict[str, Any]) -> bool:
-    """Whether a mean is over every spatial axis that [N, C, …] has, two or three, and keeps them as one point."""
+    """Return whether a mean is over all spatial axes of [N, C, …], two or three, and keeps them with size 1."""
     x, dims = given["self"], given.get("dim")
     return bool(
         dims and given.get("keepdim") and x.ndim >= 4 and sorted(d % x.ndim for d in dims) == list(range(2, x.ndim))
@@ -54,7 +54,7 @@ def averages_all(given: dict[str, Any]) -> bool:
 
 
 def rectifies(name: str, given: dict[str, Any]) -> bool:
-    """Whether this is ReLU by one of its names: its bound, and what stands in for less, are 0."""
+    """Return whether this operation is max(z, 0), under any of its names."""
     name = name.removesuffix("_")
     if name == "threshold":
         return bool(given["threshold"] == given["value"] == 0)

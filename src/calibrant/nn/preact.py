@@ -1,9 +1,9 @@
-"""Residual networks whose activation comes first (He 2016b): ResNet-29 v2 (AR), ResNet-18 and -50, Wide-ResNet-28-10.
+"""Pre-activation residual networks (He 2016b): ResNet-29 v2 (AR), ResNet-18 and -50, Wide-ResNet-28-10.
 
 resnet29v2 is the Keras example that AR A.1 trains (depth 9n+2, n = 3): bottlenecks 16/64/128 → 64/128/256, the stride
-on the first 1×1, biases everywhere, a bare 1×1 shortcut on the *unactivated* input, and no activation before the very
-first block, as the stem has one. The others take the shortcut after the activation (Zagoruyko 2016) and have no
-biases. Dropout stands before the last convolution of a block, where Zagoruyko 2016 puts it.
+on the first 1×1, biases everywhere, a 1×1 shortcut without norm on the *unactivated* input, and no activation before
+the first block, because the stem ends in one. The other networks take the shortcut after the activation (Zagoruyko
+2016) and have no biases. Dropout stands before the last convolution of a block, as in Zagoruyko 2016.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from calibrant.nn.heads import Head, Headed
 
 
 class PreBlock(nn.Module):
-    """Abstract: norm, act and convolution, for each of `kernels`; the shortcut reads the first activation where it has
-    to change shape."""
+    """An abstract block: norm, act and convolution for each of `kernels`. A shortcut that changes the shape reads the
+    first activation."""
 
     kernels: ClassVar[tuple[int, ...]]
-    strided: ClassVar[int] = 1  # the convolution that subsamples
-    keras: ClassVar[bool] = False  # biases, and a shortcut that reads the input as it is
+    strided: ClassVar[int] = 1  # number of the convolution that subsamples
+    keras: ClassVar[bool] = False  # with biases and a shortcut on the unactivated input
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int, layers: Layers, first: bool) -> None:
         super().__init__()
         channels, last = inputs, len(self.kernels)
         for i, kernel in enumerate(self.kernels, 1):
-            active = i == 1 and first  # the stem ends in a norm and an activation
+            active = i == 1 and first  # after a stem that ends in a norm and an activation
             setattr(self, f"bn{i}", nn.Identity() if active else layers.norm(channels))
             setattr(self, f"act{i}", nn.Identity() if active else layers.act())
             if i == last:
@@ -56,27 +56,27 @@ class PreBlock(nn.Module):
 
 
 class PreBasic(PreBlock):
-    """3×3, 3×3."""
+    """Two 3×3 convolutions."""
 
     kernels = (3, 3)
 
 
 class PreBottleneck(PreBlock):
-    """1×1, 3×3, 1×1, as in Keras's example."""
+    """Convolutions 1×1, 3×3 and 1×1, as in Keras's example."""
 
     kernels = (1, 3, 1)
     keras = True
 
 
 class PreWide(PreBlock):
-    """ResNet-50's bottleneck with the activation first: the stride on the 3×3."""
+    """The pre-activation bottleneck of ResNet-50, with the stride on the 3×3."""
 
     kernels = (1, 3, 1)
     strided = 2
 
 
 class PreResNet(Headed):
-    """stem → stages → norm, act → head. With `PreBottleneck` the stem ends in a norm and an activation of its own."""
+    """Stem, stages, norm, activation, head. With `PreBottleneck` the stem ends in a norm and an activation."""
 
     def __init__(
         self,

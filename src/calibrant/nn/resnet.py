@@ -1,5 +1,7 @@
-"""ResNets of He 2016a: 18, 50, 101, ResNeXt-50 (stem for 32 px by default, `stem="imagenet"` for 224), and the 6n+2
-family 20 … 110 of CIFAR with either shortcut: "A" (no parameters) or "conv" (1×1)."""
+"""ResNets of He 2016a: ResNet-18, -50 and -101, ResNeXt-50, and the 6n+2 family for CIFAR, 20 … 110 layers.
+
+The stem is for 32 pixels by default, `stem="imagenet"` for 224. Shortcuts are "A" (no parameters) or "conv" (1×1).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ STEMS = ("cifar", "imagenet")
 
 
 class ResNet(Headed):
-    """stem → stages (each ended by `layers.stage_end`) → head."""
+    """Stem, stages (each ends in `layers.stage_end`), head."""
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
     Prob(z) = ReLU(upper(z)),   upper: tanh_τ(z) = τ tanh(z/τ) (default, τ = 10), min(z, 6), z/τ (τ = 5), or z
     Blur(p) = p averaged over neighbouring points with k ⊗ kᵀ / ‖k‖₁²
 
-Feature maps become probabilities up to a scale, and neighbouring points are predictions of almost the same thing.
+Prob turns feature maps into probabilities up to a scale, and neighbouring points are predictions of almost the same
+thing, so the blur averages an ensemble.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from calibrant.nn.blur import PADDINGS, Padding, blur, blurred, check_map, check
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
-"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` bounds at τ, 6 by its name; the last two have no τ.
+"""The paper's τ of each upper bound (SS §2.1, App. B.1). `relu6` bounds at τ, by default 6; the last two have no τ.
 
-`none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
+`none` is ReLU alone. `identity` leaves out ReLU too: Blur without Prob, which App. F shows to do harm.
 """
 
 wrap("blur")
-wrap("prob")  # symbolic tracing (torch.fx) writes them into its graph as they are
-_references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
+wrap("prob")  # torch.fx writes both into its graphs as single calls
+_references = 0  # number of open `reference()` scopes; torch.compile cannot read a ContextVar
 
 
 @contextmanager
 def reference() -> Iterator[None]:
-    """Inside, every smoothing layer takes the plain PyTorch path: for Hessian products and comparisons."""
+    """Make every smoothing layer use the plain PyTorch path, for Hessian products and comparisons."""
     global _references
     _references += 1
     try:
@@ -44,12 +45,12 @@ def reference() -> Iterator[None]:
 
 
 def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
-    """ReLU ∘ upper (SS Eq. 7), of any order of differentiation."""
+    """Return ReLU(upper(z)) (SS Eq. 7). Derivatives of every order exist."""
     if upper not in TAU:
         raise _unknown(upper)
     if tau is None:
         tau = TAU[upper]
-    elif type(tau) not in (float, int) or not 0 < tau < math.inf:  # plain numbers cost nothing, compiled or not
+    elif type(tau) not in (float, int) or not 0 < tau < math.inf:  # plain numbers take the fast path, also compiled
         tau = _positive(tau)
     return _bounded(z, upper, tau)
 
@@ -68,7 +69,7 @@ def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
 def _positive(tau: Any) -> float:
     try:
         value = float(tau) if isinstance(tau, SupportsFloat) and not isinstance(tau, bool) else math.nan
-    except (TypeError, ValueError, RuntimeError):  # a tensor of several numbers
+    except (TypeError, ValueError, RuntimeError):  # for example a tensor of several numbers
         value = math.nan
     if not 0 < value < math.inf:
         said = " ".join(repr(tau).split())
@@ -81,7 +82,7 @@ def _unknown(upper: Any) -> InputError:
 
 
 class Prob(nn.Module):
-    """Feature map → probability, up to a scale."""
+    """Turn a feature map into probabilities, up to a scale."""
 
     def __init__(self, upper: Upper = "tanh", tau: float | None = None) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class Prob(nn.Module):
 
 
 class Blur(nn.Module):
-    """Average over neighbours; keeps the size."""
+    """Average each point with its neighbours. The size stays."""
 
     def __init__(self, kernel: Sequence[float] | str = (1, 1), padding: Padding = "replicate", axes: int = 2) -> None:
         super().__init__()
@@ -119,16 +120,16 @@ class Blur(nn.Module):
 
 @wrap
 def smoothed_map(z: Tensor, taps: Sequence[float], upper: Upper, tau: float, padding: Padding, axes: int) -> Tensor:
-    """What a `Smooth` of these settings says: as torch.fx writes it into graphs."""
+    """Apply a `Smooth` with these settings. torch.fx writes this call into its graphs."""
     out: Tensor = Smooth(taps, prob=upper, tau=tau, padding=padding, axes=axes)(z)
     return out
 
 
-_fused: Any = None  # an import statement in `forward` would call on Python's import system for every map
+_fused: Any = None  # cached, because an import statement in `forward` would cost time for every map
 
 
 def _kernel() -> Any:
-    """The kernel's entry. Triton is imported when a map lies on a CUDA device, not before."""
+    """Return the kernel's function. Triton is imported only when a map is on a CUDA device."""
     try:
         from calibrant.nn.kernels import smooth
     except ImportError as error:
@@ -160,12 +161,12 @@ class Smooth(nn.Module):
         self.blur = Blur(kernel, padding, axes)
 
     def forward(self, z: Tensor) -> Tensor:
-        p: Any = self._modules["prob"]  # as attributes, nn.Module looks them up in Python
+        p: Any = self._modules["prob"]  # faster than attributes, which nn.Module looks up in Python
         b: Any = self._modules["blur"]
-        if isinstance(z, Proxy):  # symbolic tracing, which follows no settings: one call in its graph
+        if isinstance(z, Proxy):  # symbolic tracing by torch.fx: one call in its graph
             return smoothed_map(z, b.taps, p.upper, p.tau, b.padding, b.axes)
         if z.is_cuda and not _references and b.axes == 2 and p.upper != "identity":
-            # a compiled graph reads no global that changes: it would be compiled again
+            # a compiled graph must not read a global that changes, or it would be compiled again
             fused = _kernel() if torch.compiler.is_compiling() else _fused or _kernel_once()
             out: Tensor | None = fused(z, (b.taps, p.upper, p.tau, b.padding))
             if out is not None:

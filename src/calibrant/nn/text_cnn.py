@@ -1,8 +1,8 @@
-"""An eight-layer 1-D CNN for token sequences (RC §3.1, 20 Newsgroups; the details are in an appendix we do not have).
+"""An eight-layer 1-D CNN for token sequences (RC §3.1, 20 Newsgroups; the appendix with its details is missing).
 
-Embedding, three pairs of width-5 convolutions with BatchNorm, a max-pool between pairs, global maximum, a dense layer,
-the classifier: six convolutions and two dense layers. Word vectors start small (σ 0.05), so that what a few hundred
-steps teach them outweighs what they were drawn as; from torch's σ 1 the network learns nothing for epochs.
+The layers: embedding, three pairs of width-5 convolutions with BatchNorm, max-pools between the pairs, global maximum,
+a dense layer and the classifier. Word vectors start small (σ = 0.05), so that a few hundred steps can change them; with
+torch's σ = 1 the network learns nothing for epochs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAD = 0
 
 
 class TextCNN(Classifier):
-    """Takes long [N, L]; token 0 is padding."""
+    """A CNN that takes tokens, long [N, L]. Token 0 is padding."""
 
     def __init__(
         self,

@@ -1,17 +1,16 @@
-"""One forward pass, written down: which module took and gave which tensor, and which operation read and wrote which.
+"""Record one forward pass: which modules took and returned which tensors, and which operations read and wrote them.
 
-Shapes alone do not tell a feature map from tokens, nor a strided layer from one without padding, and a function
-(`F.max_pool2d`) is not a module. So operations are recorded as torch dispatches them: what a convolution or a pool
-reads is a map [N, C, …], and what it strides over is subsampling. A tensor changed in place is a new one here.
+Shapes alone do not distinguish a feature map from tokens, or a strided layer from one without padding, and a function
+(`F.max_pool2d`) is not a module. So operations are recorded as torch dispatches them: the input of a convolution or a
+pool is a map [N, C, …], and a stride is subsampling. A tensor that is changed in place counts as a new tensor.
 
 Each map has its own number of spatial axes: a network may have a 2-d trunk and a 1-d head.
 
-MC dropout follows networks by another tool, `torch.export` (`ensembles/network_graph.py`), and neither can do the
-other's work. MC dropout needs a program that runs again, on batches of any size; a network that export cannot follow is
-declined. What is recorded here is never run again. It must tell which module took and gave each tensor, which an
-exported graph does not; it must do so for every network that runs, whatever its Python does; and it is made for up to
-four sizes of image, each in about a fourteenth of the time of an export (median over 45 networks of
-tests/nn/test_surgery_*.py).
+MC dropout uses another tool, `torch.export` (`ensembles/network_graph.py`), and neither can replace the other. MC
+dropout needs a program that runs again, on batches of any size, and may decline networks that export cannot follow. A
+record is never run again. It must tell which module took and returned each tensor, which an exported graph does not
+tell; it must do so for every network that runs; and it is made for up to four sizes of image, each in about a
+fourteenth of the time of an export (median over 45 networks of tests/nn/test_surgery_*.py).
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from calibrant.nn.operations import (
 
 @dataclass(frozen=True)
 class Operation:
-    """One dispatched operation; tensors by their number, `inside`: the calls it ran in, outermost first."""
+    """One dispatched operation. Tensors are given by their numbers."""
 
     at: int
     name: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    inside: tuple[int, ...]
-    axes: int  # over which it slides: 2 of a 2-d convolution; 0 of what is not spatial
+    inside: tuple[int, ...]  # the calls in which it ran, outermost first
+    axes: int  # number of spatial axes: 2 for a 2-d convolution, 0 for an operation that is not spatial
     subsamples: bool
     rectifies: bool  # it is max(z, 0)
-    convolutions: int  # that what it reads has come through
+    convolutions: int  # number of convolutions on which its inputs depend
 
 
 @dataclass(frozen=True)
 class Call:
-    """One module, called once: the numbers of the tensors it took first and gave (−1: no tensor).
+    """One call of a module. `took` and `gave` are its first argument and its output (−1 if that is no tensor).
 
-    `takes`, `gives`: that tensor, or those of the tuple or list in its place (a dual-path block hands on two maps).
+    `takes` and `gives` hold the same tensor, or all tensors of a tuple or list (a dual-path block returns two maps).
     """
 
     name: str
@@ -69,32 +68,32 @@ class Call:
     gave: int
     takes: tuple[int, ...]
     gives: tuple[int, ...]
-    convolutions: int  # that what it took has come through
+    convolutions: int  # number of convolutions on which its first argument depends
 
 
 @dataclass
 class Trace:
-    """A forward pass. `shapes` by the number of a tensor; `maps`: those that are feature maps."""
+    """The record of a forward pass. Tensors are numbered."""
 
     calls: list[Call] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    maps: set[int] = field(default_factory=set)
+    maps: set[int] = field(default_factory=set)  # the tensors that are feature maps
     writers: dict[int, Operation] = field(default_factory=dict)
-    upstream: dict[int, int] = field(default_factory=dict)  # the operations a tensor came through, a bit each
-    lifted: dict[int, int] = field(default_factory=dict)  # [N, C, 1, L] by which torch has 1-d pools → [N, C, L]
-    items: dict[int, int] = field(default_factory=dict)  # a batch of one → the item alone
+    upstream: dict[int, int] = field(default_factory=dict)  # the operations on which a tensor depends, one bit each
+    lifted: dict[int, int] = field(default_factory=dict)  # [N, C, 1, L], as torch computes 1-d pools → [N, C, L]
+    items: dict[int, int] = field(default_factory=dict)  # a batch of one item → the item without its batch axis
 
     def size(self, number: int) -> tuple[int, ...]:
-        """The spatial size of a map; () of anything else."""
+        """Return the spatial size of a map; () for anything else."""
         return self.shapes[number][2:] if number in self.maps else ()
 
     def points(self, number: int) -> int:
-        """The longest axis of a map; 0 of anything else."""
+        """Return the length of a map's longest axis; 0 for anything else."""
         return max(self.size(number), default=0)
 
-    def behind(self, op: Operation) -> list[Operation]:
-        """The operations that what `op` wrote flows into, in their order."""
+    def dependents(self, op: Operation) -> list[Operation]:
+        """Return the operations that depend on the output of `op`, in their order."""
         bit = 1 << op.at
         return [o for o in self.operations[op.at + 1 :] if any(self.upstream.get(n, 0) & bit for n in o.reads)]
 
@@ -103,10 +102,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, trace: Trace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = trace
-        self.alive: list[Tensor] = []  # keeps identities apart while tracing
+        self.alive: list[Tensor] = []  # keeps all tensors alive, so that no id is used twice
         self.numbers: dict[int, int] = {}
         self.stack: list[int] = []
-        self.convolving = 0  # the operations that are convolutions, a bit each
+        self.convolving = 0  # the operations that are convolutions, one bit each
 
     def number(self, tensor: Any, *, new: bool = False) -> int:
         if not isinstance(tensor, Tensor):
@@ -136,7 +135,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             came |= t.upstream.get(n, 0)
         spatial = bool(name in SPATIAL or (name == "slice" and skips_points(given))) and bool(reads and writes)
         shrinks = spatial and smaller(t.shapes[writes[0]], t.shapes[reads[0]])
-        # a convolution without padding loses its border, which is not subsampling
+        # a convolution without padding only loses the border of its map
         strided = name not in CONVOLUTIONS or max(given["stride"]) > 1
         op = Operation(
             at, name, reads, writes, tuple(self.stack), self._axes(name, reads), shrinks and strided,
@@ -149,9 +148,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "unsqueeze":
             axis, rank = given["dim"] % len(t.shapes[writes[0]]), len(t.shapes[writes[0]])
             (t.items if axis == 0 else t.lifted if axis == rank - 2 and rank in (3, 4) else {})[writes[0]] = reads[0]
-        patches = op.convolutions < 2  # what cuts an image into tokens is a convolution, too
+        patches = op.convolutions < 2  # the only convolution cut the image into tokens
         if name == "mean" and averages_all(given) and not patches and reads[0] not in t.lifted:
-            t.maps.add(reads[0])  # adaptive average pooling to one point, whatever made the map: tokens, put back
+            t.maps.add(reads[0])  # adaptive average pooling to one point; its input is a map even if made of tokens
         self._note_maps(op)
 
     def _axes(self, name: str, reads: tuple[int, ...]) -> int:
@@ -174,11 +173,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif op.name in NORMS and len(t.shapes[op.reads[0]]) in {len(t.shapes[n]) for n in t.maps}:
             t.maps |= {op.reads[0], op.writes[0]}
         elif op.name not in VIEWS - {"slice"} or ((norm := t.writers.get(op.reads[0])) and norm.name in NORMS):
-            sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}  # an instance norm is a batch norm of a view
+            # the result of a pointwise operation, or of an instance norm, which is a batch norm of a view
+            sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}
             t.maps |= {n for n in op.writes if t.shapes[n][2:] in sizes}
 
     def complete(self) -> None:
-        """Once all is seen, backwards: what a map was cut, joined or computed from point by point is a map too."""
+        """Go backwards through the pass: tensors from which a map was sliced, joined or computed pointwise are maps."""
         t = self.trace
         for op in reversed(t.operations):
             if op.name not in VIEWS - {"slice"}:
@@ -202,18 +202,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output), gives=self._numbers(output))
 
     def _numbers(self, given: Any) -> tuple[int, ...]:
-        """Of a tensor, or of each in a tuple or list of nothing else."""
+        """Return the number of a tensor, or those of all tensors in a tuple or list of nothing else."""
         parts = given if type(given) in (tuple, list) else (given,)
         return tuple(self.number(t) for t in parts) if all(isinstance(t, Tensor) for t in parts) else ()
 
 
 def _whole(parts: list[Tensor]) -> list[Tensor]:
-    """What was changed with its part: out[:, :8] = x."""
+    """Return the tensors of which these are views, because out[:, :8] = x changes `out`."""
     return [t._base for t in parts if t._base is not None]
 
 
 def first_argument(module: nn.Module) -> str:
-    """The name by which a call may give what a module takes first."""
+    """Return the name of a module's first argument, by which a call may pass it."""
     try:
         return next(iter(inspect.signature(module.forward).parameters), "")
     except (TypeError, ValueError):
@@ -221,21 +221,21 @@ def first_argument(module: nn.Module) -> str:
 
 
 def trace(model: nn.Module, example: Any) -> Trace:
-    """One forward pass on `example` (a batch, or a tuple or dict of arguments) in evaluation mode.
+    """Record one forward pass on `example` (a batch, or a tuple or dict of arguments) in evaluation mode.
 
-    Buffers, hooks, modes and the random generators are put back as found.
+    Buffers, hooks, modes and random generators are restored.
     """
     found = Trace()
     recorder = _Recorder(found)
     hooks: list[Any] = []
     with (
-        torch.inference_mode(False),  # there, conv2d and the like would come whole, not as what they are made of
+        torch.inference_mode(False),  # inference mode would dispatch conv2d and others under other names
         evaluation(model),
         _same_buffers(model),
         torch.random.fork_rng(devices=_devices(model)),
     ):
         for name, m in model.named_modules():
-            if name and not isinstance(m, torch.jit.ScriptModule):  # which takes no hooks; its operations are seen
+            if name and not isinstance(m, torch.jit.ScriptModule):  # takes no hooks; its operations are recorded
                 hooks.append(m.register_forward_pre_hook(recorder.enter(name, first_argument(m)), with_kwargs=True))
                 hooks.append(m.register_forward_hook(recorder.leave))
         example = tree_map_only(Tensor, lambda t: t.clone() if t.is_inference() else t, example)
@@ -253,15 +253,15 @@ def trace(model: nn.Module, example: Any) -> Trace:
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
-    """The CUDA devices that a random number of this network could come from."""
+    """Return the CUDA devices whose generators the network may use."""
     return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """What a forward pass counts in buffers is forgotten."""
+    """Restore the buffers, in which a forward pass may count."""
     known = [(m, name, b) for m in model.modules() for name, b in m._buffers.items()]
-    # a buffer made in inference mode cannot be written to here
+    # buffers made in inference mode cannot be written to here
     values = [None if b is None or b.is_inference() else (b._version, b.clone()) for _, _, b in known]
     try:
         yield

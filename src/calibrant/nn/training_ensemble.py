@@ -1,7 +1,7 @@
-"""Training-phase ensemble (SS D.4): while training, a prediction is the mean of N_train passes with their own dropout.
+"""Training-phase ensemble (SS D.4): in training, a prediction is the mean of N_train passes, each with its own dropout.
 
-A wrapper, so that no loop has to know: in training mode the batch goes through N times at once and the log of the mean
-probability comes out; in evaluation mode it is the network itself. Without dropout all passes agree.
+It is a wrapper, so that training loops need no change. In training mode the batch passes N times at once, and the log
+of the mean probability is returned. In evaluation mode it is the network itself. Without dropout all passes agree.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from calibrant.functional.segmentation import axis_of_classes
 class TrainingEnsemble(nn.Module):
     """`model` with `n` passes in training.
 
-    `class_axis`: where its classes are; by default the last of two axes and 1 of four and more ([N, K, H, W]). Three
-    axes could be either, so it must be said.
+    `class_axis` is the axis of classes: by default the last of two axes, and axis 1 of four or more ([N, K, H, W]).
+    With three axes it must be given, because it could be either.
     """
 
     def __init__(self, model: nn.Module, n: int, class_axis: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """U-Net (Ronneberger 2015; SS A.2) with BatchNorm: a class for each pixel.
 
-Logits come as [N, H, W, K], classes last, like all logits here. MC dropout has six layers, as in Bayesian SegNet: the
-two deepest encoders, the middle, and the three deepest decoders. `stage_end` stands before each subsampling of
-the encoder, where SS puts its smoothing. Edges that do not halve evenly are padded back when maps meet again.
+Logits are [N, H, W, K], classes last. There are six dropout layers, as in Bayesian SegNet: in the two deepest encoders,
+the middle, and the three deepest decoders. `stage_end` is before each subsampling of the encoder, where SS puts its
+smoothing. If a size is odd, the decoder's map is padded to the size of the encoder's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from calibrant.nn.blocks import Layers, conv, he
 WIDTHS = (64, 128, 256, 512, 1024)
 
 
-def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequential:
-    """Two 3×3 convolutions, each with norm and activation; then dropout, where this place has one."""
+def double(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequential:
+    """Return two 3×3 convolutions, each with norm and activation, followed by dropout if `drop`."""
     return nn.Sequential(
         conv(inputs, outputs, 3), layers.norm(outputs), layers.act(),
         conv(outputs, outputs, 3), layers.norm(outputs), layers.act(),
@@ -26,9 +26,9 @@ def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequen
 
 
 class UNet(nn.Module):
-    """`width`: the channels of the first stage, which each of the four further ones doubles."""
+    """A U-Net with five stages. `width` is the number of channels of the first stage; each further stage doubles it."""
 
-    class_axis = -1  # four axes would otherwise mean [N, K, H, W]
+    class_axis = -1  # by default, four axes mean [N, K, H, W]
 
     def __init__(
         self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]
@@ -37,12 +37,12 @@ class UNet(nn.Module):
         widths = tuple(w * width // WIDTHS[0] for w in WIDTHS)
         depth = len(widths) - 1
         edges = (in_channels, *widths)
-        self.encoders = nn.ModuleList(twice(edges[i], widths[i], layers, drop=i >= 2) for i in range(depth))
+        self.encoders = nn.ModuleList(double(edges[i], widths[i], layers, drop=i >= 2) for i in range(depth))
         self.ends = nn.ModuleList(layers.stage_end(w) for w in widths[:-1])
         self.pools = nn.ModuleList(layers.pool(kernel_size=2) for _ in range(depth))
-        self.middle = twice(widths[-2], widths[-1], layers, drop=True)
+        self.middle = double(widths[-2], widths[-1], layers, drop=True)
         self.ups = nn.ModuleList(nn.ConvTranspose2d(widths[i + 1], widths[i], 2, 2) for i in range(depth))
-        self.decoders = nn.ModuleList(twice(2 * widths[i], widths[i], layers, drop=i >= 1) for i in range(depth))
+        self.decoders = nn.ModuleList(double(2 * widths[i], widths[i], layers, drop=i >= 1) for i in range(depth))
         self.fc = nn.Conv2d(widths[0], classes, 1)
         he(self)
 

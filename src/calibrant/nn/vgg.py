@@ -1,13 +1,13 @@
-"""VGG-16 and VGG-19 (Simonyan 2015) with BatchNorm. SS's VGG has the MLP head with 50 % dropout; `head="gap"` is a
-variant. The head's hidden widths are VGG's own (4096, 4096): SS gives none.
+"""VGG-16 and VGG-19 (Simonyan 2015) with BatchNorm.
 
-A stage is the run of convolutions between two max-pools. With `preact` the norm and activation stand before each
-convolution (SS C.2). Five pools: 32 pixels end in one, 224 in 7 × 7.
+SS's VGG has the MLP head with 50% dropout; `head="gap"` is a variant. The head's hidden layers are VGG's own (4096,
+4096), because SS mentions none. With `preact` the norm and activation are before each convolution (SS C.2). A stage is
+the convolutions between two max-pools. After five pools, 32 pixels become one and 224 pixels 7 × 7.
 
-SS A.1 puts "one MC dropout layer" into "each block". A stage is a block as published (`dropout_at="stages"`, before
-its pool); in the authors' later code a convolution is one ("convolutions"), the MLP sees the last map spread to 7 × 7
-(`head_edge=7`), and the other heads come without a fifth pool (`last_pool=False`), which would leave them nothing to
-average. SS's recipes follow the authors.
+SS A.1 puts "one MC dropout layer" into "each block". In the paper a block can be read as a stage
+(`dropout_at="stages"`, before its pool). In the authors' later code a block is a convolution ("convolutions"), the MLP
+gets the last map expanded to 7 × 7 (`head_edge=7`), and the other heads have no fifth pool (`last_pool=False`), so that
+they have several points to average. SS's recipes follow the authors' code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DROPOUT_AT = ("stages", "convolutions")
 
 
 class Spread(nn.AdaptiveAvgPool2d):
-    """The map on edge × edge points. A single one is repeated, for which the pool's kernels take five times as long."""
+    """Pool or expand the map to edge × edge points. A single point is repeated, five times as fast as by the pool."""
 
     def __init__(self, edge: int) -> None:
         super().__init__(edge)
@@ -77,7 +77,7 @@ class VGG(Headed):
             for _ in range(depth):
                 convolution = conv(inputs, outputs, 3, bias=True)
                 if preact:
-                    raw = inputs == in_channels  # pixels are not activated
+                    raw = inputs == in_channels  # no activation before the first convolution, which reads pixels
                     before = [] if raw else [layers.norm(inputs), layers.act()]
                     stage.append(nn.Sequential(*before, convolution, within()))
                 else:

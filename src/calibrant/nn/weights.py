@@ -1,7 +1,7 @@
-"""Weights from a file into a network: `.npz`, `.safetensors`, or `.pt`/`.pth`/`.th` with `weights_only=True`.
+"""Load weights from a file into a network: `.npz`, `.safetensors`, or `.pt`/`.pth`/`.th` with `weights_only=True`.
 
-The source of the names is found by fit: the first of `KEY_NAMES` under which every parameter of the network is in the
-file, with its shape, and nothing is left over. A file that fits none is an error that names what does not fit.
+Files use different names for the same parameters. The first entry of `KEY_NAMES` fits under which the file has every
+parameter of the network, with its shape, and nothing else. A file that fits no entry is an error that names a misfit.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ KEY_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
     "akamaster": (("linear.", "head.fc."),),
     "torchvision": (("fc.", "head.fc."),),
 }
-"""How other people's checkpoints name the parameters of our networks: source → (prefix there, prefix here), in order.
+"""How published checkpoints name the parameters of our networks: source → (their prefix, our prefix), in order.
 
 akamaster: akamaster/pytorch_resnet_cifar10 on GitHub, 6n+2 ResNets with option A; `linear` is the classifier.
 torchvision: torchvision's ResNets, and chenyaofo's CIFAR models that follow them; `fc` is the classifier.
-A leading "module." (left by DataParallel) is dropped for every source.
+A leading "module." (from DataParallel) is dropped for every source.
 """
 
 COUNTER = "num_batches_tracked"
-"""BatchNorm's counter, which older files lack and evaluation does not read."""
+"""BatchNorm's counter. Older files lack it, and evaluation does not need it."""
 
 
 def rename(key: str, source: str) -> str:
-    """The name here of a parameter called `key` there."""
+    """Return our name of the parameter that `source` calls `key`."""
     plain = key.removeprefix("module.")
     for there, here in KEY_NAMES[source]:
         if plain.startswith(there):
@@ -42,7 +42,7 @@ def rename(key: str, source: str) -> str:
 
 
 def load_weights(model: nn.Module, path: str | Path, source: str | None = None) -> nn.Module:
-    """Fills `model` in place and returns it. `source` names an entry of `KEY_NAMES`; by default the one that fits."""
+    """Load weights into `model` in place and return it. `source` is an entry of `KEY_NAMES`; default: one that fits."""
     if source is not None and source not in KEY_NAMES:
         raise unknown("source of weights", source, KEY_NAMES)
     held = read_weights(path)
@@ -60,7 +60,7 @@ def load_weights(model: nn.Module, path: str | Path, source: str | None = None) 
 
 
 def misfit(held: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[int, str] | None:
-    """How many names or shapes disagree, and the first of them in words; None if all is well."""
+    """Return how many names or shapes disagree and a description of the first, or None if all agree."""
     missing = [key for key in wanted if key not in held and not key.endswith(COUNTER)]
     extra = [key for key in held if key not in wanted and not key.endswith(COUNTER)]
     shapes = [key for key in wanted if key in held and held[key].shape != wanted[key].shape]
@@ -74,7 +74,7 @@ def misfit(held: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[in
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Name → tensor, whatever the kind of file."""
+    """Return the tensors of a file of any of these kinds, by name."""
     file = Path(path)
     with readable(file, "this file of weights"):
         if file.suffix == ".npz":

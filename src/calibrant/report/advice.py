@@ -1,11 +1,11 @@
-"""What to use, given what one may do: the evidence that ships with the package, filtered and counted.
+"""What to use, given what you may do: the evidence that ships with the package, filtered and counted.
 
-Each row of `evidence.json` is a method on one network against that network as it is (`calibrant.bench.evidence`). Here
-they are counted over networks. A method is *recommended* if the NLL is better beyond noise on at least two networks and
-worse on none, and AUROC is not worse on more networks than it is better: calibration that spoils the ranking of errors
-is no gain. Anyone can scale, so what a method's NLL is compared with is the plain network after temperature scaling;
-the method is scaled too where that was measured, and neither is where nothing scaled was. Networks that others trained
-on one data set are one row: there a network is what a seed is elsewhere, and splits of a test set are neither.
+Each row of `evidence.json` compares a method with the plain network, on one network (`calibrant.bench.evidence`). Here
+the rows are counted over networks. A method is *recommended* if its NLL is better beyond noise on at least two networks
+and worse on none, and its AUROC is not worse on more networks than it is better: calibration that spoils the ranking of
+errors is no gain. Anyone can use temperature scaling, so the NLL is compared with the plain network after temperature
+scaling. The method is scaled too if that was measured. If nothing scaled was measured, neither side is, and the method
+is *promising* at best.
 """
 
 from __future__ import annotations
@@ -23,11 +23,29 @@ from calibrant.errors import InputError, unknown
 
 FILE = "evidence.json"
 FEWEST_NETWORKS = 2
+SCALING = "temperature"
+
+
+HEAD = ("method", "train", "pass", "change", "NLL", "ECE", "AUROC")
+NOTES = (
+    "train: networks to train from the start; pass: forward passes per prediction.",
+    "change: the median change of the NLL, relative to the plain network after temperature scaling (for temperature "
+    "scaling itself, before it).",
+    "NLL, ECE, AUROC: the networks on which the method is better / worse / all that have three seeds or more. Better "
+    "and worse are beyond noise, after Holm's correction over the methods of a network.",
+    "A method is recommended if its NLL is better on two networks or more and worse on none, and its AUROC is not "
+    "worse on more networks than it is better.",
+    "† Compared without temperature scaling on some networks, so promising at best. ‡ On shortened trainings only.",
+)
+"""What the columns of a table of options mean."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """One metric of a method over networks (a group of others' networks counts once), `judged` with seeds enough."""
+    """On how many networks one metric of a method is better or worse; `judged` of `networks` have enough seeds.
+
+    A group of networks that others trained counts as one network.
+    """
 
     better: int
     worse: int
@@ -45,18 +63,28 @@ class Option:
     passes: int
     change: float  # of NLL, the median over networks, relative to the plain network
     full: bool  # whether some network was trained by its full schedule
+    unscaled: bool  # whether another method than temperature scaling is compared with an unscaled network
     nll: Tally
     ece: Tally
     auroc: Tally
 
     @property
     def recommended(self) -> bool:
+        return self.helps and not self.unscaled
+
+    @property
+    def promising(self) -> bool:
+        """Whether the method helps, but perhaps no more than temperature scaling would."""
+        return self.helps and self.unscaled
+
+    @property
+    def helps(self) -> bool:
         return self.nll.better >= FEWEST_NETWORKS and not self.nll.worse and self.auroc.worse <= self.auroc.better
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What one may do: train anew or not, and how many forward passes per prediction (None: any number)."""
+    """What you may do: train again or not, and how many forward passes a prediction may take (None: any number)."""
 
     retrain: bool
     passes: int | None
@@ -81,7 +109,7 @@ def shipped() -> Mapping[str, Any]:
 
 
 def situations(retrain: bool | None = None, passes: int | None = None) -> list[Situation]:
-    """The one asked for, or all that fit what was said."""
+    """Every situation that fits what is given; the last one allows the most."""
     if passes is not None and passes < 1:
         raise InputError(f"--passes {passes}: a prediction takes at least one forward pass")
     trains = (False, True) if retrain is None else (retrain,)
@@ -89,16 +117,11 @@ def situations(retrain: bool | None = None, passes: int | None = None) -> list[S
 
 
 def options(situation: Situation, source: Mapping[str, Any] | None = None) -> list[Option]:
-    """Every method that was measured and that the situation allows: recommended ones first, by what they do to NLL."""
+    """Every method that was measured and that the situation allows: recommended first, then by the change of NLL."""
     source = source or shipped()
     allowed = {name: m for name, m in source["methods"].items() if situation.allows(m)}
     found = [_option(name, m, rows(name, source)) for name, m in allowed.items() if rows(name, source)]
-    return sorted(found, key=lambda o: (not o.recommended, not o.nll.judged, o.change))
-
-
-def shown(situation: Situation, found: Sequence[Option]) -> list[Option]:
-    """What a table of the situation shows: where one may train, the methods without training only if recommended."""
-    return [o for o in found if o.trainings or o.recommended or not situation.retrain]
+    return sorted(found, key=lambda o: (not o.recommended, not o.promising, not o.nll.judged, o.change))
 
 
 def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[str, Any]]:
@@ -110,17 +133,19 @@ def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[s
 
 
 def _option(name: str, method: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Option:
-    nll = [row["values"][_nll(name, row["values"])] for row in found]
+    columns = [_nll(name, row["values"]) for row in found]
+    nll = [row["values"][column] for row, column in zip(found, columns, strict=True)]
     ece, auroc = ([row["values"][c] for row in found if c in row["values"]] for c in ("ece", "auroc"))
     change = median(v["mean"] / v["baseline"] for v in nll)
     full = any(row["scale"] == "paper" for row in found)
-    about = (name, method["title"], method["trainings"], method["passes"], change, full)
+    unscaled = "nll" in columns and name != SCALING
+    about = (name, method["title"], method["trainings"], method["passes"], change, full, unscaled)
     return Option(*about, _tally(nll), _tally(ece), _tally(auroc))
 
 
 def _nll(name: str, values: Mapping[str, Any]) -> str:
-    """The column by which a method is judged: temperature scaling itself against the plain network."""
-    columns = ("nll",) if name == "temperature" else ("nll_scaled", "nll_rival", "nll")
+    """The column by which a method is judged; temperature scaling itself is compared with the unscaled network."""
+    columns = ("nll",) if name == SCALING else ("nll_scaled", "nll_rival", "nll")
     return next(c for c in columns if c in values)
 
 
@@ -129,13 +154,34 @@ def _tally(found: Sequence[Mapping[str, Any]]) -> Tally:
     return Tally(words["better"], words["worse"], words.total() - words["few seeds"], len(found))
 
 
-def sentence(situation: Situation, found: Sequence[Option]) -> str:
-    """What to use, in words."""
+def sentence(found: Sequence[Option]) -> str:
+    """What to use, in words, with the evidence for each method."""
     good = [o for o in found if o.recommended]
     if not good:
         return "Nothing measured here helps beyond noise on two networks."
-    trained = any(o.trainings for o in good)
-    last = next((o.title for o in good if not o.trainings and o.passes == 1), "") if trained else ""
-    names = [o.title if o.full else f"{o.title} (seen on shortened trainings)" for o in good if o.title != last]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-    return f"Use {listed}{f', then {last}' if last else ''}."
+    last = next((o for o in good if o.name == SCALING), None) if len(good) > 1 else None
+    said = f"Use {_listed([o for o in good if o is not last])}" + (f", then {_listed([last])}." if last else ".")
+    promising = [o for o in found if o.promising]
+    return said + (f" Promising: {_listed(promising)}." if promising else "")
+
+
+def _listed(found: Sequence[Option]) -> str:
+    *others, last = [f"{o.title} ({_evidence(o)})" for o in found]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _evidence(o: Option) -> str:
+    """What speaks for a method, and what to know about it."""
+    said = [f"NLL better on {o.nll.better} of {o.nll.judged} networks"]
+    said += [f"ECE worse on {o.ece.worse}"] if o.ece.worse else []
+    said += [f"AUROC worse on {o.auroc.worse}"] if o.auroc.worse else []
+    said += ["compared without temperature scaling"] if o.unscaled else []
+    said += [] if o.full else ["on shortened trainings only"]
+    return ", ".join(said)
+
+
+def line(o: Option) -> tuple[str, ...]:
+    """One row of a table of options, under `HEAD`."""
+    change = f"{100 * o.change:+z.0f}%".replace("-", "\N{MINUS SIGN}") + "†" * o.unscaled + "‡" * (not o.full)
+    tallies = (f"{t.better}/{t.worse}/{t.judged}" for t in (o.nll, o.ece, o.auroc))
+    return (o.title, str(o.trainings), str(o.passes), change, *tallies)

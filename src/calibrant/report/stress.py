@@ -8,6 +8,7 @@ report.plot().figure.savefig("stress.png")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +80,23 @@ def stress(
     held = None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION)
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     shape = tuple(part.x.shape[1:])
-    k = tried(subject, Material(part, shape, device=where), type(model).__name__, "these images")
-    check_rule(rule, k)
-    sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
-    _check_labels({"labels": part, "calibration": held, **sets}, k)
-    choice = chosen(suite, types, severities, list(sets), made_here=corruptions is None)
     material = Material(
         part,
         shape,
         held,
-        None if corruptions is None else corruption_folder(Path(corruptions), k, shape),
-        natural=sets,
-        limit=limit,
         outside=lambda name: foreign.get(name) or ood_images(name, shape, n=part.n, seed=seed),
+        limit=limit,
         seed=seed,
         batch=batch,
         device=where,
     )
+    k = tried(subject, material, type(model).__name__, "these images")
+    check_rule(rule, k)
+    sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
+    _check_labels({"labels": part, "calibration": held, **sets}, k)
+    choice = chosen(suite, types, severities, list(sets), made_here=corruptions is None)
+    folder = None if corruptions is None else corruption_folder(Path(corruptions), k, shape)
+    material = replace(material, corruptions=folder, natural=sets)
     report = stressed(
         subject,
         material,

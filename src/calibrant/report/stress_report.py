@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from calibrant.diagnostics.stress import Outcome
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken
+from calibrant.diagnostics.stress.analysis import Broken
 from calibrant.display import Rows, Shown, aligned
 from calibrant.errors import InputError, unknown
-from calibrant.report.numbers import percent, short
+from calibrant.report.numbers import short
 from calibrant.report.plots.shift import heatmap
 from calibrant.report.stress_rule import RuleUnderShift
-from calibrant.types import SCHEMA, Estimate, json_text
+from calibrant.report.stress_sections import breaking, by_severity, sections
+from calibrant.types import SCHEMA, json_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("error", "nll", "ece", "auroc")
 TITLES = {"accuracy": "Accuracy", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 
 
@@ -55,14 +56,10 @@ class StressReport(Shown):
         """By severity, the means over types; then what breaks first, and what becomes of the rule."""
         return text(self.outcome) if self.rule is None else f"{text(self.outcome).rstrip()}\n\n{self.rule.text()}"
 
-    def first_to_break(self) -> str:
-        """One sentence: which shift breaks this model first."""
-        return breaking(self.outcome)
-
     @property
     def verdict(self) -> str:
         """The finding in one sentence: which shift breaks this model first."""
-        return self.first_to_break()
+        return breaking(self.outcome)
 
     def _shown(self) -> tuple[str, Rows]:
         return self.verdict, by_severity(self.outcome)
@@ -76,62 +73,13 @@ class StressReport(Shown):
 
 
 def text(o: Outcome) -> str:
-    """The whole table."""
+    """The means by severity, the finding of each section in a sentence, and the ECE under each calibrator."""
     narrow = [[cell.replace(" [", " ").replace(", ", "…").rstrip("]") for cell in row] for row in by_severity(o)]
     lines = aligned(narrow, numbers=True)  # "6.0% 3.3…10.3" instead of "6.0% [3.3, 10.3]": four of them fit 80 columns
     if o.corruptions is not None:
         lines += [f"{name} {short(e)}" for name, e in o.corruptions.normalised.items()]
-        lines += ["", breaking(o)]
-    lines += _calibrated(o.calibrators)
-    if o.perturbations:
-        name, steady = min(o.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
-        lines.append(f"least steady along {name}: consistency {short(steady['consistency'])}")
-    if o.frequency:
-        at, left = min(o.frequency.items(), key=lambda item: item[1].value or 0.0)
-        lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {short(left)}")
-    for name, report in o.ood.items():
-        lines.append(f"{name}: AUROC of the entropy {short(report['entropy']['auroc'])}")
-    for name, shifted in o.natural.items():
-        lines.append(f"{name}: accuracy {short(shifted['accuracy'])}, ECE {short(shifted['ece'])}")
+    for name, section in sections(o).items():
+        lines += ["", *wrap(section.lead, 80)]
+        if name == "calibrators":
+            lines += aligned([section.tables[0].head, *section.tables[0].rows], numbers=True)
     return "\n".join(lines)
-
-
-def by_severity(o: Outcome) -> list[tuple[str, ...]]:
-    """Rows of text: the header, the clean items, then the mean over corruptions at each severity."""
-    accuracy = o.clean["accuracy"].value
-    clean = {name: Estimate(o.clean[name].value) for name in COLUMNS[1:]}
-    rows: dict[str, Mapping[str, Estimate]] = {
-        "clean": {"error": Estimate(None if accuracy is None else 1 - accuracy), **clean}
-    }
-    if o.corruptions is not None:
-        rows |= {str(severity): row for severity, row in o.corruptions.by_severity.items()}
-        if len(o.corruptions.by_severity) > 1:
-            rows["mean"] = {name: e for name in COLUMNS if (e := o.corruptions.means.get(f"mean_{name}")) is not None}
-    head = ("severity", *COLUMNS)
-    return [head, *((title, *(short(row.get(n), n != "nll") for n in COLUMNS)) for title, row in rows.items())]
-
-
-def breaking(o: Outcome) -> str:
-    """One sentence: which shift breaks this model first."""
-    if not o.broken or o.corruptions is None:
-        return "no corruption was tried"
-    worst = o.broken[0]
-    name = worst.type.replace("_", " ")
-    left = f"accuracy {100 * worst.accuracy:.1f}%, {100 * worst.loss:.1f} points below clean"
-    if worst.severity is None:
-        return f"No corruption breaks this model; {name} comes closest ({left})."
-    if len(o.corruptions.by_severity) == 1:
-        where = f"at severity {worst.severity}, the only one tried"
-        return f"{name.capitalize()} hurts this model most: {where}, {left}."
-    return f"{name.capitalize()} breaks this model first: at severity {worst.severity}, {left}."
-
-
-def _calibrated(calibrators: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[str]:
-    """ECE under each map: one column for clean, one for each severity."""
-    if not calibrators:
-        return []
-    severities = list(next(iter(calibrators.values())))
-    rows = [["ECE with", *("clean" if s == 0 else f"severity {s}" for s in severities)]]
-    for name, by in calibrators.items():
-        rows.append(["no map" if name == AS_IT_IS else name, *(percent(by[s]["ece"]) for s in severities)])
-    return ["", *aligned(rows, numbers=True), ""]

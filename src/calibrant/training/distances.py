@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.bounds import ROUNDING
-from calibrant.attacks.networks import home
-from calibrant.attacks.store import EDITION, weights_hash
+from calibrant.attacks.networks import predictor_device, weights_hash
+from calibrant.attacks.store import EDITION
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
@@ -225,7 +225,7 @@ class Pooled(nn.Module):
 def _attacked(
     network: nn.Module, part: Part, data: Data, ruler: str, chunks: Path, device: torch.device, bar: bool
 ) -> Tensor:
-    came_from = home(network, device)
+    came_from = predictor_device(network, device)
     try:
         batches = Batches(part, BATCH, device=device, mean=data.mean, std=data.std)
         return robustness(network.to(device), batches, ruler, store=chunks, progress=bar)

@@ -16,7 +16,7 @@ from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
 from calibrant.cli.probes.wording import SEEDS, compared, compared_estimates, mean_over, plain, with_interval
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.ensembles.reference import Reference
-from calibrant.ensembles.single import steps
+from calibrant.ensembles.single import with_progress
 from calibrant.functional.krylov import Quadrature
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, curves, histogram
@@ -43,7 +43,7 @@ def hessian(request: Request) -> Probed:
         found = objective(request, model, count)
         common: dict[str, Any] = {"loss": found.loss, "weight_decay": found.weight_decay, "dropout": dropout}
         title = f"Hessian of {model.name}"
-        seen = (found.batches[i] for i in steps(range(len(found.batches)), title, show=request.progress))
+        seen = (found.batches[i] for i in with_progress(range(len(found.batches)), title, show=request.progress))
         spectrum = hessian_spectrum(network, seen, k=k, method=method, tol=settings.get("tolerance"), **common)
         few = found.batches[:TOGETHER]
         density = hessian_density(network, few, **DENSITY, **common)

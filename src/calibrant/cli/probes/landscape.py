@@ -12,7 +12,7 @@ from calibrant.cli.probes.wording import SEEDS, compared, mean_over, plain, with
 from calibrant.diagnostics.landscape import Landscape, loss_landscape, plane_through
 from calibrant.ensembles.dropout import dropouts
 from calibrant.ensembles.reference import Reference, resolve
-from calibrant.ensembles.single import steps
+from calibrant.ensembles.single import with_progress
 from calibrant.errors import InputError
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.landscape import contour, levels_of, surface
@@ -56,7 +56,7 @@ def landscape(request: Request) -> Probed:
             network,
             held.batches,
             store=rows,
-            progress=lambda r: steps(list(r), title, show=request.progress),
+            progress=lambda r: with_progress(list(r), title, show=request.progress),
             **options,
         )
         rows.unlink()

@@ -9,7 +9,7 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import Material, limited
 from calibrant.diagnostics.stress.store import Arrays, Folder
 from calibrant.diagnostics.stress.subject import Subject
-from calibrant.ensembles.single import steps
+from calibrant.ensembles.single import with_progress
 from calibrant.errors import CalibrantError, InputError
 
 
@@ -19,7 +19,7 @@ def run(
     """The arrays of all cells: `logits`, `labels` where there are any, `member_entropy` of an ensemble."""
     out: dict[Cell, Arrays] = {}
     missing = [c for c in cells if folder is None or c.key not in folder]
-    for cell in steps(missing, "stress", show=progress):
+    for cell in with_progress(missing, "stress", show=progress):
         arrays = _asked(subject, material, cell)
         if folder is None:
             out[cell] = arrays

@@ -1,1 +1,1 @@
-"""Fused kernels for CUDA devices; each has a plain PyTorch twin that is its reference."""
+"""Fused kernels for CUDA devices. Each has a plain PyTorch version, which is its reference."""

@@ -1,10 +1,11 @@
-"""How a map is shared out among the lanes of a GPU, and what a lane reads and writes (Triton).
+"""Divide a map among the lanes of a GPU, and read and write the part of a lane (Triton).
 
-A lane owns U neighbouring columns (of V channels, channels-last; of one channel, NCHW) of a block of rows. Columns are
-tuples of registers, so that a blur along W is arithmetic among them: [G, V] each or, NCHW, [G]; G lanes a program.
+A lane owns U neighbouring columns of a block of rows: of V channels (channels-last) or of one channel (NCHW). Columns
+are tuples of registers, so that a blur along W is arithmetic among them. A column is [G, V] or, for NCHW, [G], for the
+G lanes of a program.
 """
 
-# Device code is Python in form only: its compiler has no starred tuples, and its values have no types for mypy.
+# Device code only looks like Python: its compiler has no starred tuples, and its values have no types for mypy.
 # ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
 
@@ -18,7 +19,7 @@ REPLICATE, REFLECT, ZERO = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 @triton.jit
 def locate(x, H, W, S, J, groups, down, rows, G: tl.constexpr, V: tl.constexpr, NCHW: tl.constexpr):
-    """(offset of the lane's map and channel, group of columns, first row). Spare lanes repeat the last one's work."""
+    """Return (offset of the lane's map and channel, group of columns, first row). Spare lanes repeat the last one."""
     g = tl.minimum(tl.program_id(0) * G + tl.arange(0, G), groups - 1)
     c = tl.zeros([G], tl.int32)
     if not NCHW:
@@ -33,7 +34,7 @@ def locate(x, H, W, S, J, groups, down, rows, G: tl.constexpr, V: tl.constexpr, 
 
 @triton.jit
 def _fold(i, N, PAD: tl.constexpr):
-    """The point that stands at i in the padded axis of N points."""
+    """Return the point at index i of the padded axis of N points."""
     if PAD == REFLECT:
         i = tl.abs(i)
         i = tl.minimum(i, 2 * (N - 1) - i)
@@ -45,13 +46,13 @@ def read(
     at, h, j, H, W, S, LO: tl.constexpr, HI: tl.constexpr,
     PAD: tl.constexpr, U: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, NCHW: tl.constexpr,
 ):  # fmt: skip
-    """Columns jU − LO … jU + U − 1 + HI of row h of the padded map, a tuple of U + LO + HI."""
+    """Return the columns jU − LO … jU + U − 1 + HI of row h of the padded map, as a tuple of U + LO + HI."""
     line = at + _fold(h, H, PAD) * (W * S)
     live = (h >= 0) & (h < H)
     columns = ()
     for i in tl.static_range(-LO, U + HI):
         if NCHW and EXACT and i >= 0 and i < U:
-            if i == 0:  # all of a lane's own columns in one wide access
+            if i == 0:  # read all of a lane's own columns in one wide access
                 p = (line + j * U)[:, None] + tl.arange(0, U)[None, :]
                 stretch = tl.load(p, mask=live[:, None], other=0.0) if PAD == ZERO else tl.load(p)
                 columns = columns + _split(stretch, U)
@@ -67,7 +68,7 @@ def read(
 
 @triton.jit
 def _split(x, U: tl.constexpr):
-    """[G, U] → U × [G], in order; within a lane, so it costs nothing."""
+    """Split [G, U] into U × [G], in order. This is free, because it stays within a lane."""
     columns = ()
     if U == 1:
         columns = (tl.reshape(x, [x.shape[0]]),)
@@ -81,7 +82,7 @@ def _split(x, U: tl.constexpr):
 
 @triton.jit
 def _join(columns, U: tl.constexpr):
-    """U × [G] → [G, U]"""
+    """Join U × [G] to [G, U]."""
     if U == 1:
         tile = columns[0][:, None]
     else:
@@ -96,7 +97,7 @@ def _join(columns, U: tl.constexpr):
 
 @triton.jit
 def write(at, columns, h, j, H, W, S, U: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, NCHW: tl.constexpr):
-    """A lane's own columns of row h, where they are within the map."""
+    """Write a lane's own columns of row h that are within the map."""
     line = at + h * (W * S)
     if NCHW and EXACT:
         tl.store((line + j * U)[:, None] + tl.arange(0, U)[None, :], _join(columns, U), mask=(h < H)[:, None])

@@ -1,7 +1,7 @@
 """Blur ∘ Prob in one pass over memory, forward and backward (Triton), for channels-last and NCHW maps.
 
-The map is shared out among lanes: each owns a few neighbouring columns of a channel or a vector of channels, and a
-block of rows. Backward is the transposed blur times Prob's slope, recomputed from the input: nothing is stored.
+Each lane of the GPU owns a few neighbouring columns of one channel or of several, in a block of rows. Backward is the
+transposed blur times the slope of Prob, which is recomputed from the input, so that nothing is stored.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from calibrant.nn.kernels import smooth_triton
 MAX_TAPS = 5
 UPPER = {"tanh": 0, "relu6": 1, "constant": 2, "none": 3}
 PADDING = {"replicate": 0, "reflect": 1, "zero": 2}
-BYTES = 16  # of one access by one lane
+BYTES = 16  # read in one access by one lane
 Settings = tuple[tuple[float, ...], str, float, str]  # taps, upper, tau, padding
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the work is cut: columns a lane owns (NCHW: what one access holds), rows it walks down, rows in flight at
-    once, warps of a program."""
+    """How the work is divided: columns per lane (NCHW: per access), rows per lane, rows in flight, warps per
+    program."""
 
     columns: int
     rows: int
@@ -58,12 +58,12 @@ SHAPES = {
     ("backward", "nchw", 3): Shape(8, 8, 2, 2),
     ("backward", "nchw", 5): Shape(8, 56, 1, 4),
 }
-"""By layout and number of taps: the fastest of a search on an H200 (`benchmarks/smoothing.py --tune`, commit 0bc5413;
-one is cut as two, and four as five)."""
+"""The fastest shapes of a search on an H200, by layout and number of taps (`benchmarks/smoothing.py --tune`, commit
+0bc5413). One tap uses the shape of two, and four taps that of five."""
 
 
 def fits(x: Tensor, taps: Sequence[float]) -> bool:
-    """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps."""
+    """Return whether the kernel can take this map: 4-D, float32 or half precision, at least as large as its taps."""
     if x.ndim != 4 or len(taps) > MAX_TAPS or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return False
     n, c, h, w = x.shape
@@ -77,7 +77,7 @@ def _format(x: Tensor) -> torch.memory_format:
 
 
 def _laid_out(x: Tensor) -> tuple[Tensor, bool]:
-    """The map in a layout the kernel knows, and whether that is NCHW; what lies in one already is not asked twice."""
+    """Return the map in a layout that the kernel takes, and whether that is NCHW."""
     if x.is_contiguous():
         return x, True
     if x.is_contiguous(memory_format=torch.channels_last):
@@ -89,7 +89,7 @@ def _laid_out(x: Tensor) -> tuple[Tensor, bool]:
 def _plan(
     name: str, size: tuple[int, ...], nchw: bool, wide: int, k: int, padding: str, upper: str, fast: bool
 ) -> tuple[tuple[int], tuple[int, ...], tuple[float, ...], dict[str, Any]]:
-    """(grid, integers, taps that are none, constants) of a launch on maps of this size, `wide` numbers an access."""
+    """Return (grid, integers, unused taps, constants) of a launch on maps of this size, `wide` numbers per access."""
     n, c, h, w = size
     shape = SHAPES[name, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
     if nchw:  # a lane's columns are one wide access, where rows divide so
@@ -110,11 +110,11 @@ def _plan(
     return (triton.cdiv(groups, lanes),), integers, (0.0,) * (MAX_TAPS - k), constants
 
 
-Held = tuple[Any, int, Any, Any, tuple[Any, ...]]  # Triton's launcher, grid, function, its data, what follows addresses
+Held = tuple[Any, int, Any, Any, tuple[Any, ...]]  # launcher, grid, function, its data, arguments after the addresses
 
 
 class Pair:
-    """The launches of one map: backward finds its own where forward found its."""
+    """The recorded launches for one kind of map, forward and backward."""
 
     __slots__ = ("backward", "forward")
 
@@ -124,15 +124,14 @@ class Pair:
 
 
 _held: dict[tuple[Any, ...], Pair] = {}
-"""Launches by all that they depend on but addresses.
+"""Recorded launches, by everything they depend on except addresses.
 
-`kernel[grid](…)` looks at each of its 28 arguments every time. Between the layers of a network, where the processor has
-just run other code, each Python function on the way costs microseconds, and all of them more than the map takes the
-device. So what was launched once is handed to Triton's launcher as it is."""
+`kernel[grid](…)` examines each of its 28 arguments every time. Between the layers of a network, this Python code takes
+longer than the device needs for the map. So a launch is recorded, and repeated through Triton's launcher directly."""
 
 LAUNCHERS = ((3, 6), (3, 9))
-"""The versions of Triton, first and last, whose launcher was seen to take what `_again` hands it. It is no public
-interface: others look at their arguments every time."""
+"""The first and the last version of Triton whose launcher was seen to take the arguments of `_again`. The launcher is
+not a public interface; with other versions, launches are not recorded."""
 HOLDS = LAUNCHERS[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= LAUNCHERS[1]
 
 
@@ -141,7 +140,7 @@ def _known(x: Tensor, settings: Settings) -> Pair | None:
 
 
 def _again(held: Held, device: int, *addresses: int) -> bool:
-    """Launches it once more; not where the compiler was promised otherwise, or on another device than the current."""
+    """Repeat a launch; return False if an address is not aligned, as compiled, or the device is not the current one."""
     for address in addresses:
         if address % BYTES:
             return False
@@ -164,7 +163,7 @@ def _launch(kernel: Any, tensors: Sequence[Tensor], nchw: bool, settings: Settin
     numbers = (*integers, tau, scale, *taps, *none)
     with torch.cuda.device(x.device) if cuda else nullcontext():
         compiled = kernel[grid](*tensors, *numbers, **constants)
-    if HOLDS and cuda and not any(t.data_ptr() % BYTES for t in tensors):  # as Triton's compiler was promised
+    if HOLDS and cuda and not any(t.data_ptr() % BYTES for t in tensors):  # compiled for aligned addresses
         values = [constants[name] for name in kernel.arg_names if name in constants]
         pair = _held.setdefault((x.shape, x.stride(), x.dtype, x.get_device(), settings), Pair())
         held = compiled.run, grid[0], compiled.function, compiled.packed_metadata, (*numbers, *values)
@@ -197,16 +196,16 @@ def _backward(x: Tensor, gradient: Tensor, settings: Settings, pair: Pair | None
 
 
 def fused(x: Tensor, settings: Settings) -> Tensor | None:
-    """Blur ∘ Prob of a 4-D CUDA map, in its own layout; None where the plain path has to be taken.
+    """Return Blur ∘ Prob of a 4-D CUDA map, in its own layout, or None if the plain path must be taken.
 
-    Whatever traces (compile, export, fake tensors, any dispatch mode) sees the custom op. Plain eager code is spared
-    its way through the dispatcher, which takes longer than a small map takes the device.
+    Tracing (compile, export, fake tensors, any dispatch mode) sees the custom op. Eager code bypasses the dispatcher,
+    which takes longer than the device needs for a small map.
     """
     taps = settings[0]
     if is_compiling():
         return smooth(x, list(taps), *settings[1:]) if fits(x, taps) else None
     if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return None  # vmap, dual numbers and the like: the kernel would drop a tangent, the plain path has the rules
+        return None  # under vmap or with dual numbers the kernel would drop a tangent; the plain path has the rules
     if type(x) is not Tensor or _len_torch_dispatch_stack():
         return smooth(x, list(taps), *settings[1:]) if fits(x, taps) else None
     pair = _known(x, settings)
@@ -219,7 +218,7 @@ def fused(x: Tensor, settings: Settings) -> Tensor | None:
 
 
 class _Eager(torch.autograd.Function):
-    """The two launches. A second derivative is refused by the op: `reference()` is the path that has one."""
+    """The two launches. The op refuses a second derivative, which the plain path has (`reference()`)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, settings: Settings, pair: Pair | None) -> Tensor:
@@ -238,7 +237,7 @@ class _Eager(torch.autograd.Function):
 
 
 _apply: Any = super(torch.autograd.Function, _Eager).apply
-"""`_Eager.apply` without its own search for torch.func's transforms, after that of `fused`."""
+"""`_Eager.apply` without its check for torch.func's transforms, which `fused` has made already."""
 
 
 @torch.library.custom_op("calibrant::smooth", mutates_args=())

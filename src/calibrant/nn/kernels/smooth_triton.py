@@ -1,12 +1,12 @@
-"""The device code of the fused Smooth (Triton): a lane walks down its rows, see `map_access.py`.
+"""The device code of the fused Smooth (Triton): a lane processes its rows from top to bottom, see `map_access.py`.
 
-Each number becomes a probability once per lane; the averages along W of the last rows stay in registers for the average
-along H. What lies beyond the border is decided by the address (forward) or by the weight (backward): no branches.
+Each lane applies Prob once to each number. The averages along W of the last rows stay in registers for the average
+along H. Padding is done by the address (forward) or by the weight (backward), without branches.
 
 K taps k0 … k4: LEFT = (K − 1)//2 of them before the point itself, RIGHT = K//2 after it.
 """
 
-# Device code is Python in form only: its compiler has no starred tuples, and its values have no types for mypy.
+# Device code only looks like Python: its compiler has no starred tuples, and its values have no types for mypy.
 # ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
 
@@ -19,23 +19,23 @@ from calibrant.nn.kernels.map_access import REFLECT, REPLICATE, ZERO, locate, re
 
 TANH, RELU6 = tl.constexpr(0), tl.constexpr(1)
 RUNTIME = ["H", "W", "J", "S", "groups", "down", "steps"]
-"""Integers whose value must not lead to another compilation; what matters of them is in U, V and EXACT."""
+"""Integers whose values must not cause another compilation; U, V and EXACT hold what the code depends on."""
 
 
 @triton.jit
 def _tanh(z, FAST: tl.constexpr):
-    """tanh for z ≥ 0 (what z < 0 gives is never used)."""
-    if FAST:  # one instruction, 11 bits: as many as half precision keeps
+    """Return tanh(z) for z ≥ 0. The result for z < 0 is never used."""
+    if FAST:  # one instruction with 11 bits, as many as half precision has
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
     e = tl.exp2(tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL) * -2.8853900817779268)
-    s = z * z  # near zero 1 − e would cancel: the odd polynomial of the CUDA library
+    s = z * z  # near zero 1 − e would cancel, so use the odd polynomial of the CUDA library
     p = ((1.57394409e-2 * s - 5.23025580e-2) * s + 1.33152977e-1) * s - 3.33327681e-1
     return tl.where(z < 0.55, z + z * (p * s), (1.0 - e) / (1.0 + e))
 
 
 @triton.jit
 def _prob(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):
-    """ReLU(upper(z)) up to the factor that `_scaled` puts into the taps."""
+    """Return ReLU(upper(z)), up to the factor `scale` in the taps."""
     z = z.to(tl.float32)
     if UPPER == TANH:
         z = _tanh(z * (1.0 / tau), FAST)
@@ -46,13 +46,13 @@ def _prob(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def _slope(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):
-    """Prob's derivative, up to the same factor and, for tanh, 1/τ."""
+    """Return the derivative of Prob, up to the same factor and, for tanh, 1/τ."""
     z = z.to(tl.float32)
     if UPPER == TANH:
         t = _tanh(z * (1.0 / tau), FAST)
         return tl.where(z <= 0, 0.0, 1.0 - t * t)
     if UPPER == RELU6:
-        return tl.where((z < 0) | (z > tau), 0.0, 1.0)  # clamp's own subgradient at both ends
+        return tl.where((z < 0) | (z > tau), 0.0, 1.0)  # the subgradient of torch's clamp at both ends
     return tl.where(z <= 0, 0.0, 1.0)
 
 
@@ -94,7 +94,7 @@ def forward(
 
 @triton.jit
 def _averaged(columns, taps, tau, UPPER: tl.constexpr, FAST: tl.constexpr, K: tl.constexpr, U: tl.constexpr):
-    """Prob averaged along W, for each of the U columns."""
+    """Return Prob averaged along W, for each of the U columns."""
     p = ()
     for i in tl.static_range(U + K - 1):
         p = p + (_prob(columns[i], tau, UPPER, FAST),)
@@ -150,7 +150,7 @@ def backward(
 
 @triton.jit
 def _spread(columns, weights, U: tl.constexpr, D: tl.constexpr):
-    """The transposed average along W, for each of the U columns."""
+    """Return the transposed average along W, for each of the U columns."""
     z = ()
     for i in tl.static_range(U + D - 1):
         z = z + (columns[i].to(tl.float32),)
@@ -168,14 +168,15 @@ def _weight(
     at, N, taps, d: tl.constexpr, i: tl.constexpr, U: tl.constexpr, EXACT: tl.constexpr,
     K: tl.constexpr, PAD: tl.constexpr,
 ):  # fmt: skip
-    """Of the transposed blur: the weight of the gradient at `at + d` in point `at`, which is U·(something) + i.
+    """Return the weight of the gradient at `at + d` in point `at` of the transposed blur. `at` is i modulo U.
 
-    Beside its own tap, a point next to the border gets back what it stood in for: u beyond the border, replicate gives
-    that to the border and reflect to the point u before it. Cases that cannot be this i are left out when compiling.
+    Besides its own tap, a point near the border gets the taps of the padding that copied it: replicate copies the
+    border to the point u beyond it, and reflect the point u before it. Cases impossible for this i are left out in
+    compilation.
     """
     LEFT: tl.constexpr = (K - 1) // 2
     RIGHT: tl.constexpr = K // 2
-    M: tl.constexpr = 1 if PAD == REFLECT else 0  # times u: how far from the border the point is that stood in
+    M: tl.constexpr = 1 if PAD == REFLECT else 0  # M·u is the distance of the copied point from the border
     weight = taps[LEFT - d] if LEFT - d >= 0 and LEFT - d < K else 0.0
     if PAD != ZERO:
         for u in tl.static_range(1, RIGHT + 1):
