@@ -77,7 +77,7 @@ def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
     cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
     path = store.path(cell.key)
     assert cell == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
-    assert list(store.read(path)) == [cell]
+    assert store.read(path) == [cell]
     of_paper = replace(cell, experiment="rc/table1/cifar10_cross_entropy").to_dict()["numbers"]["temperature"]["ece"]
     assert (of_paper["reported"], of_paper["measured"]) == (0.0095, cell.measured["temperature"]["ece"])
     assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(json.loads(path.read_text()))

@@ -192,22 +192,6 @@ def test_a_file_cannot_be_the_folder_of_cells_or_trainings(
     assert [p.name for p in tmp_path.iterdir()] == ["file"], "before anything is trained"
 
 
-def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
-    old = tmp_path / "rc" / "table1" / "row" / "paper-0-abc.json"
-    old.parent.mkdir(parents=True)
-    old.write_text("{}")
-    store, place = Store(tmp_path), Place(tmp_path, tmp_path / "runs", QUIET)
-    for use in (
-        lambda: list(store.cells()),
-        lambda: store.write(made("rc/table1/row", 0, 0.1)),
-        lambda: run_steps([EXPERIMENT], [0], 1, place, InProcess()),
-        lambda: parcel.merge(Store(tmp_path / "other"), store),
-    ):
-        with pytest.raises(FileError, match="earlier version"):
-            use()
-    assert not place.runs.exists(), "before anything is trained"
-
-
 def test_any_number_of_epochs_is_a_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,14 +52,13 @@ class Merged:
 def merge(source: Store, target: Store) -> Merged:
     """Copy the cells and logits of `source` into `target`. A cell that both have keeps the numbers of `target` and
     gains the rows and numbers that it lacks; a finished cell replaces a failed one."""
-    target.check_version()
     new = known = 0
     damaged = []
     for path in visible(source.root / FOLDER, "*.json"):
         there = target.root / FOLDER / path.name
         same = there.is_file() and there.read_bytes() == path.read_bytes()
         try:
-            fresh, cells = not there.is_file(), list(source.read(path))
+            fresh, cells = not there.is_file(), source.read(path)
             for cell in [] if same else cells:
                 target.write(cell)
         except FileError as error:

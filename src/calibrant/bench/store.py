@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -124,7 +123,6 @@ class Store:
 
     def existing(self) -> Store:
         """The store itself; an error if there is none in the folder."""
-        self.check_version()
         if not (self.root / FOLDER).is_dir():
             raise FileError(
                 f"{self.root} is not a store of results: it has no folder {FOLDER!r}; measure some cells with "
@@ -138,19 +136,14 @@ class Store:
     def find(self, experiment: Experiment, seed: int, scale: Scale) -> Cell | None:
         """The cell of exactly these settings, whichever row it was measured for."""
         path = self.path(experiment.key(seed, scale))
-        found = next(self.read(path), None) if path.is_file() else None
-        if found is None:
+        found = self.read(path) if path.is_file() else []
+        if not found:
             return None
-        return replace(
-            found,
-            experiment=experiment.name,
-            scale=experiment.scale_name(scale),
-            note=experiment.remark(scale),
-        )
+        scale_name, note = experiment.scale_name(scale), experiment.remark(scale)
+        return replace(found[0], experiment=experiment.name, scale=scale_name, note=note)
 
     def write(self, cell: Cell) -> Path:
         """Write a cell. A finished cell is never changed; rows and numbers that it lacks are added."""
-        self.check_version()
         path = self.path(cell.key)
         body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
         with locks.alone_in(self.root / FOLDER, wait=True):
@@ -160,13 +153,10 @@ class Store:
             hashed.write(path, {**body, "rows": {**there.get("rows", {}), **body["rows"]}}, text)
         return path
 
-    def read(self, path: Path) -> Iterator[Cell]:
-        """The cells of a file, one per row."""
-        yield from self._intact(path)
-
-    def _intact(self, path: Path, *how: Any) -> list[Cell]:
+    def read(self, path: Path, under: str = "") -> list[Cell]:
+        """The cells of a file, one for each row that is `under` a name."""
         try:
-            return list(_rows(path, *how))
+            return list(_rows(path, under))
         except FileError as error:
             if self.damaged is None:
                 raise
@@ -183,22 +173,13 @@ class Store:
             return None
         return _trained(self.root).get(run)
 
-    def cells(self, under: str = "", *, numbers: bool = True) -> Iterator[Cell]:
-        """Every cell of a paper, a table or a row (by default all), sorted by name. Reading them takes half as long
-        without `numbers` and extras, which are most of a file."""
-        self.check_version()
+    def cells(self, under: str = "") -> Iterator[Cell]:
+        """Every cell of a paper, a table or a row (by default all), sorted by name."""
         found: list[Cell] = []
         with _no_garbage_collection():
             for path in visible(self.root / FOLDER, "*.json"):
-                found += self._intact(path, under, numbers)
+                found += self.read(path, under)
         yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
-
-    def check_version(self) -> None:
-        """Raise an error for a folder of an earlier version."""
-        if not (self.root / FOLDER).is_dir() and visible(self.root, "*/*/*/*-*-*.json"):
-            raise FileError(
-                f"{self.root} is of an earlier version, with a file for each row; use that version to read it"
-            )
 
 
 @contextmanager
@@ -238,13 +219,9 @@ def _completed(there: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
     return {**there, **added, "numbers": {**there["numbers"], **numbers}}
 
 
-LONG = re.compile(rb'^ "(numbers|extras)": \{\n(?:  .*\n)+ \}', re.MULTILINE)
-"""Matches the long tables of a file, as `text` writes them."""
-
-
-def read_body(path: Path, part: Callable[[bytes], bytes] = lambda data: data) -> dict[str, Any]:
+def read_body(path: Path) -> dict[str, Any]:
     """The content of a file; an edited file, or one of another version, is an error."""
-    body = hashed.read(path, part=part)
+    body = hashed.read(path)
     if body.get("schema") != SCHEMA:
         raise FileError(
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}; use the version that wrote it"
@@ -252,9 +229,9 @@ def read_body(path: Path, part: Callable[[bytes], bytes] = lambda data: data) ->
     return body
 
 
-def _rows(path: Path, under: str = "", all_of_it: bool = True) -> Iterator[Cell]:
+def _rows(path: Path, under: str = "") -> Iterator[Cell]:
     """Yield a cell for each row of a file that is `under` a name; a file that is not a cell is an error."""
-    body = read_body(path, lambda data: data if all_of_it else LONG.sub(rb' "\1": {}', data))
+    body = read_body(path)
     try:
         rows, numbers = body.pop("rows"), body.pop("numbers")
         body.pop("schema")

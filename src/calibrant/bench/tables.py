@@ -93,7 +93,7 @@ def row_statuses(
 ) -> list[RowStatus]:
     """How many seeds of each experiment are measured, at every scale that has cells or at the given one."""
     cells: dict[str, list[Cell]] = defaultdict(list)
-    for cell in store.cells(numbers=False):
+    for cell in store.cells():
         cells[cell.experiment].append(cell)
     out = []
     for e in experiments:
