@@ -332,6 +332,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for wrong in (["show", "ss"], ["compare", "a", "b"], ["run", "test", "--scale", "huge"], ["status", "nope"]):
         assert run(["bench", *wrong]) == 2
         assert capsys.readouterr().err.startswith("calibrant: ")
+    assert run(["bench", "compare", "test/t1/digit", "test/t1/other"]) == 2
+    assert "did you mean 'test/t1/digits'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

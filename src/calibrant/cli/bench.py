@@ -214,7 +214,8 @@ def compare(
     from calibrant.papers import experiments
 
     asked = _scale(scale, epochs)
-    scales = {n: e.scale_name(asked) for n in (a, b) if n and asked is not None for e in experiments(n)}
+    rows = {name: experiments(name)[0] for name in (a, b)}
+    scales = {name: row.scale_name(asked) for name, row in rows.items() if asked is not None}
     with readable(results) as store:
         cells = [c for n in (a, b) for c in store.cells(n) if c.scale == scales.get(n, c.scale)]
         _compare(a, b, cells, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
