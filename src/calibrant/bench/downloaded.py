@@ -82,7 +82,7 @@ class Downloaded(BenchStep):
     def run(self, deadline: float | None) -> None:
         file, data = self._existing_file(), self.data()
         fabric = make_fabric(self.recipe, self.place.how)
-        run_folder.describe(self.folder, self.recipe, data, fabric)
+        run_folder.write_records(self.folder, self.recipe, data, fabric)
         if isinstance(self.published, PublishedLogits):
             predictions = _read_logits(file, data)
         else:

@@ -109,7 +109,7 @@ def _by_level(
     ruler = str(levels.option(recipe, "ruler"))
     members, data = load(vanilla).members, data_of(recipe, how)
     beside, own = vanilla / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
-    store = distances.place(members, data, [Split.TEST], beside, own, ruler=ruler)
+    store = distances.choose_folder(members, data, [Split.TEST], beside, own, ruler=ruler)
     measured = distances.measured(
         members,
         data,

@@ -234,7 +234,7 @@ def _check_store(
     from calibrant.types import Split
 
     folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
-    if atomic.takes_files(folder / ruler):
+    if atomic.is_writable(folder / ruler):
         return
-    if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
+    if distances.needs_attack(model.members, data, parts, folder, ruler=ruler, limit=limit):
         atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it
