@@ -18,6 +18,7 @@ from calibrant.bench.seeds import groups, interval, moments, within
 from calibrant.bench.tables import compared, lines, row_statuses
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
+from calibrant.files import hashed
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
@@ -285,9 +286,13 @@ def test_other_settings_are_another_row_and_never_further_seeds() -> None:
 
 
 def test_a_file_that_is_not_a_cell_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "cells").mkdir()
-    for body, says in (("{}", "has schema None"), ('{"schema": 2}', "is not a cell"), ("[", "is not valid JSON")):
-        (tmp_path / "cells" / "abc.json").write_text(body)
+    path = tmp_path / "cells" / "abc.json"
+    path.parent.mkdir()
+    for body, says in ((None, "is not valid JSON"), ({}, "has schema None"), ({"schema": 2}, "is not a cell")):
+        if body is None:
+            path.write_text("[")
+        else:
+            hashed.write(path, body)
         with pytest.raises(FileError, match=rf"abc.json {says}"):
             list(Store(tmp_path).cells())
 
