@@ -142,7 +142,7 @@ def mean(group: Group, source: Source, metric: str) -> Mean | None:
 
 
 FEWEST_SEEDS = 3
-"""With fewer seeds, nothing is said about a method."""
+"""With fewer seeds there is no verdict about a method."""
 
 
 def within(metric: str) -> tuple[float, float]:

@@ -147,10 +147,10 @@ class Store:
         path = self.path(cell.key)
         body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
         with locks.alone_in(self.root / FOLDER, wait=True):
-            there = read_body(path) if path.is_file() else {}
-            if there.get("status") == "done":
-                body = _completed(there, body)
-            hashed.write(path, {**body, "rows": {**there.get("rows", {}), **body["rows"]}}, text)
+            stored = read_body(path) if path.is_file() else {}
+            if stored.get("status") == "done":
+                body = _completed(stored, body)
+            hashed.write(path, {**body, "rows": {**stored.get("rows", {}), **body["rows"]}}, text)
         return path
 
     def read(self, path: Path, under: str = "") -> list[Cell]:
@@ -210,13 +210,13 @@ def _body(cell: Cell) -> dict[str, Any]:
     return {**{k: v for k, v in vars(cell).items() if k not in NOT_STORED}, "numbers": numbers}
 
 
-def _completed(there: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def _completed(stored: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The file of a finished cell, with the rows, numbers and extras that another file of the same settings adds."""
-    if more["status"] != "done":
-        return {**there, "rows": {**more["rows"], **there["rows"]}}
-    numbers = {v: {**row, **there["numbers"].get(v, {})} for v, row in more["numbers"].items()}
-    added = {part: {**more[part], **there[part]} for part in ("rows", "extras")}
-    return {**there, **added, "numbers": {**there["numbers"], **numbers}}
+    if other["status"] != "done":
+        return {**stored, "rows": {**other["rows"], **stored["rows"]}}
+    numbers = {v: {**row, **stored["numbers"].get(v, {})} for v, row in other["numbers"].items()}
+    joined = {part: {**other[part], **stored[part]} for part in ("rows", "extras")}
+    return {**stored, **joined, "numbers": {**stored["numbers"], **numbers}}
 
 
 def read_body(path: Path) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def imagenet(method: str) -> Experiment:
     recipe = RECIPES[f"ar/imagenet_resnet101{'' if single == 'vanilla' else f'_{single}'}"]
     pooled = single != method
     row = _row("table3", f"imagenet_{method}", recipe, 1 if pooled or method.endswith("of_ensemble") else 5)
-    said = "; 19 corruptions instead of 15, made here"
-    return replace(row, pool=MEMBERS if pooled else 1, shifts=(CORRUPTIONS,), note=row.note + said)
+    note = f"{row.note}; 19 corruptions instead of 15, made here"
+    return replace(row, pool=MEMBERS if pooled else 1, shifts=(CORRUPTIONS,), note=note)
 
 
 def figure5(count: int) -> Experiment:
