@@ -1,13 +1,13 @@
-"""CW-L2 against foolbox and cleverhans at the paper's settings, and the cheap ruler against CW: ratios of one process.
+"""CW-L2 against foolbox and cleverhans at the paper's settings, and DDN against CW; ratios measured in one process.
 
     python -m benchmarks.attacks [--device cuda] [--peers FOLDER] [--items 128] [--json]
-    python -m benchmarks.attacks --levels [--run RUN/] --device cuda      the rulers over 50,000 CIFAR-10 images
+    python -m benchmarks.attacks --levels [--run RUN/] --device cuda      CW and DDN over 50,000 CIFAR-10 images
 
 AR A.4: 3 search steps, 500 iterations, learning rate 0.005. The network is a CNN trained here on Fashion-MNIST
-(CALIBRANT_DATA), or on the bundled digits where that is not at hand; all attacks get the same images, away from the
-network's own predictions, and distances are of pixels in [0, 1]. Images come from the second half of the test set and
-skip its first 64: the constants of the attacks were chosen on images before these. On a machine shared with others use
---repeats 3: the attacks take turns, and the ratio is the median one. FOLDER holds peers that are not installed
+(CALIBRANT_DATA), or on the bundled digits without it. All attacks start from the same images and the network's own
+predictions, and distances are of pixels in [0, 1]. The images are from the second half of the test set, without its
+first 64, because the attacks' constants were chosen on earlier images. On a busy machine use --repeats 3: the attacks
+take turns, and the ratio is the median. FOLDER holds peers that are not installed
 (`pip install --no-deps --target FOLDER foolbox eagerpy GitPython gitdb smmap cleverhans`, and `requests` with what it
 needs).
 """
@@ -55,12 +55,12 @@ def cleverhans(model: nn.Module, x: Tensor, own: Tensor, bounds: Bounds) -> Tens
 
 
 MOST = {"cleverhans": 256}
-"""Images that a peer gets on CUDA: cleverhans reads every image's result at every iteration, a wait each."""
+"""Images for a peer on CUDA; few for cleverhans, which waits for every image's result at every iteration."""
 PEERS: dict[str, Peer] = {"foolbox": foolbox, "cleverhans": cleverhans}
 
 
 def trained(device: str, seed: int) -> tuple[nn.Module, Tensor, Bounds, str]:
-    """A small CNN, the test images it was not trained on, and what it is."""
+    """(a small CNN trained here, test images, their bounds, a name)."""
     root = os.environ.get("CALIBRANT_DATA")
     data = load("fashion_mnist", root=root) if root else load("digits")
     assert data.mean is not None and data.std is not None
@@ -83,14 +83,14 @@ def trained(device: str, seed: int) -> tuple[nn.Module, Tensor, Bounds, str]:
 
 @torch.no_grad()
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
-    """The labels that all attacks flee, of one pass: in another batch an image between two classes has another one."""
+    """The labels that all attacks start from, of one pass, because in another batch a borderline image may change."""
     label: Tensor = model(x).argmax(-1)
     return label
 
 
 @torch.no_grad()
 def distances(model: nn.Module, x: Tensor, own: Tensor, adversarial: Tensor, bounds: Bounds) -> Tensor:
-    """In pixels; infinite where a fresh forward pass gives the label that was fled."""
+    """L2 distances in pixels; infinite where a fresh forward pass still gives the original label."""
     success = predicted(model, adversarial) != own
     distance = torch.linalg.vector_norm((bounds.pixels(adversarial) - bounds.pixels(x)).flatten(1), dim=1)
     return torch.where(success, distance, torch.inf)
@@ -156,10 +156,10 @@ def compare(device: str, items: int, engine: str, repeats: int, seed: int) -> li
 
 
 def rulers(device: str, run: str, items: int, cw_items: int, engine: str) -> list[dict[str, Any]]:
-    """The levels of all training images with ResNet-29 v2, and images a second of full CW on some of them.
+    """The levels of all training images with ResNet-29 v2 by DDN, and images per second of full CW on some of them.
 
-    The cheap ruler goes first: libraries load and choose their kernels in its time, as they do for whoever measures
-    levels once. Behind CW it goes once more, warm.
+    DDN runs first, so that its time includes loading libraries and choosing kernels, as for a user who measures levels
+    once. After CW it runs again, warm.
     """
     from calibrant.attacks import levels, robustness
     from calibrant.data.batches import Batches

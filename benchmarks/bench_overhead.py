@@ -1,9 +1,9 @@
-"""What the engine and the store of `calibrant bench` add to the steps' own time; and `bench status` over many cells.
+"""The time that `calibrant bench` and its store add to the steps themselves, and `bench status` over many cells.
 
     python -m benchmarks.bench_overhead [--seeds 3] [--cells 10000]
 
-The steps are those of digits: a training of seconds and its measurement, in this process. Own time is what `train` and
-the measuring of a cell take; all the rest, from planning the graph to writing cells and logits, is added by us.
+The steps train a network on digits for a few seconds and measure it, in this process. The steps' own time is that of
+`train` and of measuring. All the rest, from planning the graph to writing cells and logits, is overhead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIGITS = Experiment("bench", "overhead", "digits", recipe("digits/cross_entropy"
 
 @contextmanager
 def counted(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
-    """Adds the seconds of every call of `owner.name` to `spent[name]`."""
+    """Add the seconds of every call of `owner.name` to `spent[name]`."""
     plain: Callable[..., Any] = getattr(owner, name)
 
     def call(*given: Any, **named: Any) -> Any:
@@ -51,11 +51,11 @@ def counted(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
 
 
 def overhead(seeds: int) -> tuple[float, dict[str, float]]:
-    """Seconds of a call that measures so many cells, and what is in it."""
+    """(seconds of a run that measures one cell per seed, seconds of its parts)."""
     spent: dict[str, float] = {}
     with TemporaryDirectory() as folder:
         place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
-        run([replace(DIGITS, row="warm")], [seeds], 1, place, InProcess())  # what is imported late, and the data
+        run([replace(DIGITS, row="warm")], [seeds], 1, place, InProcess())  # loads late imports and the data
         with (
             counted(train, "train", spent),
             counted(steps, "measured", spent),
@@ -70,7 +70,7 @@ def overhead(seeds: int) -> tuple[float, dict[str, float]]:
 
 
 def status(cells: int) -> float:
-    """Processor seconds of the table over so many cells: one measured cell under other seeds."""
+    """Processor seconds of `bench status` over this many copies of one measured cell, each under another seed."""
     with TemporaryDirectory() as folder:
         place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
         rows = [e for name in PAPERS for e in experiments(name)]

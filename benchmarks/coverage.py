@@ -1,14 +1,14 @@
-"""Do the 95% intervals cover 95%? Worlds with a known truth, sampled again and again.
+"""Do the 95% intervals cover 95%? Trials on simulated populations whose true values are known.
 
     python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
     python -m benchmarks.coverage --accuracies 0.97,0.9 --sizes 100,200,300 --targets 0,0.03 \
         --population 100000 --out docs/coverage_few.md   # few errors
 
-A world is a population of items with true class probabilities π; a calibrated predictor says π, a
-miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90% and too timid below), with T
-chosen to reach the wanted ECE. True values are computed on the population from π itself, not from
-drawn labels. Each trial draws N items and their labels, evaluates, and looks whether truth is inside.
+A world is a population of items with true class probabilities π. A calibrated predictor predicts π; a miscalibrated
+one predicts softmax(log π / T) (or, `bent`, is overconfident above 90% and underconfident below), with T chosen to
+reach the wanted ECE. True values are computed on the population from π itself, not from drawn labels. Each trial
+draws N items and their labels, evaluates them, and checks whether the true value is in the interval.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS
@@ -36,7 +36,7 @@ from calibrant.types import Predictions
 TARGETS = (0.0, 0.01, 0.03, 0.1)
 SIZES = (500, 2000, 10000)
 MARGINS = {0.85: 6.5, 0.9: 7.66, 0.97: 10.25}
-"""Accuracy → mean margin of the top logit that gives it."""
+"""Accuracy → the mean margin of the top logit that gives it."""
 CLASSES = 10
 POPULATION = 400_000
 OUT = Path(__file__).parents[1] / "docs" / "coverage.md"
@@ -49,7 +49,7 @@ Results = dict[Key, dict[str, tuple[float, float, float, float]]]
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What the predictor says (logits) and what is true (pi), for a whole population."""
+    """The predictor's logits and the true class probabilities pi of a whole population."""
 
     logits: Tensor
     pi: Tensor
@@ -176,11 +176,10 @@ def table(results: Results, names: Sequence[str], keys: Sequence[Key]) -> Iterat
 
 
 def shown(covered: float, below: float, above: float, made: float) -> str:
-    """Coverage, marked where it is not what it says; in brackets how often there was an interval, if not always."""
+    """The coverage, with a mark outside 90–99%; in brackets how often there was an interval, if not always."""
     if made < 0.1:
         return "–"
-    mark = "" if 0.90 <= covered <= 0.99 else " ⚠" if covered < 0.90 else " ↑"
-    return f"{100 * covered:.1f}{mark}" + ("" if made > 0.95 else f" ({100 * made:.0f}%)")
+    return flagged(100 * covered) + ("" if made > 0.95 else f" ({100 * made:.0f}%)")
 
 
 def main() -> None:
@@ -218,7 +217,7 @@ def page(
         f"    python -m benchmarks.coverage {command}",
         "",
         f"{a.trials} trials a cell, so a cell is known to ±{noise:.1f}. ⚠ below 90, ↑ above 99 (wide, not wrong).",
-        "In brackets: the share of trials with an interval, where it is not all of them; – where there is none.",
+        "In brackets: the share of trials that gave an interval, if not all did; – if hardly any did.",
         PREAMBLE,
     ]
     for (shape, accuracy), keys in sections.items():
@@ -232,14 +231,14 @@ TITLES = {
 }
 
 PREAMBLE = """
-The truth is the population's value *with these bins*; for `ece_max` in those bins that hold items. Truth at
-the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under` is 0) is inside whenever the
-lower end is 0, so coverage there may exceed 99%: no interval that contains the boundary can do less.
-The methods were chosen on the trials of seed 0; the table is of other trials, in the same kind of world.
-`calibrant.metrics.intervals.CAVEATS` lists where intervals cover less or more than they say, and reports repeat it.
-Small sets with few errors have a page of their own, [coverage_few.md](coverage_few.md), whose command only names other
-sizes and accuracies. Aggregates over corruptions and OOD detection have [coverage_shift.md](coverage_shift.md), and
-differences between two predictors have [coverage_paired.md](coverage_paired.md)."""
+The true value is the population's value *with these bins*; for `ece_max`, with the bins that hold items. A true value
+at the boundary (the ECE of a calibrated model is 0; `ece_under` of an overconfident model is 0) is in the interval
+whenever the lower end is 0. Coverage there may exceed 99%, because every interval that contains the boundary covers
+it. The methods were chosen on trials with seed 0; these tables are from other trials in the same kind of world.
+`calibrant.metrics.intervals.CAVEATS` lists where intervals cover less or more than 95%, and reports repeat it.
+[coverage_few.md](coverage_few.md) is about small sets with few errors, by the same command with other sizes and
+accuracies, [coverage_shift.md](coverage_shift.md) about corruptions, sequences and OOD detection, and
+[coverage_paired.md](coverage_paired.md) about differences between two predictors."""
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,9 @@
-"""Do the 95% intervals over frames cover 95%? Simulated videos, whose frames are alike for a while or not at all.
+"""Do the 95% intervals over frames cover 95%? Trials on simulated videos with and without correlated frames.
 
     python -m benchmarks.coverage_frames [--trials 120] [--frames 100] [--rho 0.8]
 
-A frame's difficulty follows an AR(1) process with correlation rho from frame to frame; its pixels err together. The
-truth is a long video's. Printed as the table of docs/smoothing.md.
+The difficulty of a frame follows an AR(1) process with correlation rho from frame to frame, and the errors in a frame
+are correlated. The true values are those of a long video. The output is the table of docs/smoothing.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Does the 95% interval of a difference of calibration errors cover 95%, and is a real difference called?
+"""Does the 95% interval of a difference of calibration errors cover 95%, and are real differences found?
 
     python -m benchmarks.coverage_paired --processes 2          # writes docs/coverage_paired.md
     python -m benchmarks.coverage_paired --trials 50 --only ece,ks --pairs "calibrated / 0.03"
 
-Both predictors see the same items of a world of `benchmarks.coverage`, b against a. True values are computed on the
-population from the true class probabilities π. Each trial draws N items and their labels and asks `differences` for
-the calibration metrics.
+Predictor b is compared with predictor a on the same items of a world of `benchmarks.coverage`. True values are computed
+on the population from the true class probabilities π. Each trial draws N items and their labels and calls `differences`
+for the calibration metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.coverage import World, largest_gap, truths, world
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
@@ -36,10 +36,10 @@ NAMES = tuple(m.name for m in METRICS.values() if m.family == "calibration" and 
 WORLDS = ((10, 500), (10, 2000), (10, 10_000), (100, 2000))
 """(classes, items)."""
 SLOW = WORLDS[2:]
-"""Half as many trials."""
+"""Worlds with half as many trials."""
 POPULATION = 100_000
 Said = tuple[str, float, float]
-"""Shape of the miscalibration (`coverage.world`), its ECE, and the standard deviation of noise on the logits."""
+"""Shape of the miscalibration (`coverage.world`), its ECE, and the standard deviation of the noise on the logits."""
 
 PAIRS: dict[str, tuple[Said, Said]] = {
     "calibrated / jittered": (("temperature", 0.0, 0.0), ("temperature", 0.0, 0.1)),
@@ -49,12 +49,12 @@ PAIRS: dict[str, tuple[Said, Said]] = {
     "calibrated / 0.03": (("temperature", 0.0, 0.0), ("temperature", 0.03, 0.0)),
     "0.03 / 0.06": (("temperature", 0.03, 0.0), ("temperature", 0.06, 0.0)),
 }
-"""a / b, each by its ECE; the first three have the same."""
+"""a / b, each named by its ECE; in the first three pairs the two ECEs are equal."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Shares of trials: truth inside, truth below, truth above, called at 5%; and the mean width."""
+    """Shares of trials (true value inside, below, above the interval; difference found at 5%), and the mean width."""
 
     inside: float
     below: float
@@ -96,7 +96,7 @@ def cell(job: tuple[str, int, int, int, int, tuple[str, ...], int]) -> dict[str,
 
 
 def _true(metric: str, w: World, known: dict[str, float], panel: Panel, largest: dict[tuple[int, ...], float]) -> float:
-    """`ece_max` is about the bins that hold items, so its truth is too."""
+    """The true value; for `ece_max`, in the bins that hold items."""
     if metric != "ece_max":
         return known[metric]
     held = torch.unique(equal_width(panel.scores.confidence, BINS))
@@ -115,9 +115,8 @@ def _tally(found: Sequence[tuple[float, float, float, bool]]) -> Tally:
 
 
 def shown(t: Tally) -> str:
-    """Coverage, marked where it is not what it says, and after the stroke how often a difference was called."""
-    mark = "" if 0.90 <= t.inside <= 0.99 else " ⚠" if t.inside < 0.90 else " ↑"
-    return f"{100 * t.inside:.1f}{mark} / {100 * t.called:.0f}"
+    """The coverage, with a mark outside 90–99%, and after the slash how often a difference was found."""
+    return f"{flagged(100 * t.inside)} / {100 * t.called:.0f}"
 
 
 def page(results: dict[tuple[str, int, int], dict[str, Tally]], names: Sequence[str], a: argparse.Namespace) -> str:
@@ -158,22 +157,22 @@ def _said(t: Tally) -> tuple[float, ...]:
 
 PREAMBLE = """# Coverage and power of differences
 
-Share of trials, in percent, in which the nominal 95% interval that `compare` gives for the *difference* of two
-predictors' calibration errors, b − a on the same items, holds the true difference; and after the stroke, in which the
-two are called different (p < 0.05, one metric alone). Made by
+Before the slash: the share of trials, in percent, in which the nominal 95% interval of `compare` holds the true
+*difference* of two predictors' calibration errors, b − a on the same items. After it: the share of trials in which the
+two are called different (p < 0.05, for one metric alone). Made by
 
     python -m benchmarks.coverage_paired {command}
 
 {trials} trials a cell, so a coverage of 95 is known to ±{noise:.1f}; half as many (±{more:.1f}) at
 N = 10,000 and K = 100. ⚠ below 90, ↑ above 99 (wide, not wrong).
 
-A pair is "a / b", each by its ECE, in the world of [coverage.md](coverage.md), or in one of 100 classes (accuracy
-0.61). The first three pairs have the same ECE, so that a call is a false alarm: a calibrated predictor and itself with
-noise on its logits (standard deviation 0.1); two predictors that differ by noise (0.3) alone; and two with the same
-error in other bins, one overconfident everywhere, one overconfident above 90% and too timid below (their other errors
-differ, and are called). In the other three the errors differ, so that a call is power; `ece_under` is 0 in all of
-these. The method was chosen on the trials of seeds 0 and 1, of ten classes; the tables are of other trials.
-`ece_debiased` has the interval of `ece`."""
+A pair is "a / b", each named by its ECE, in the world of [coverage.md](coverage.md) or in one with 100 classes
+(accuracy 0.61). In the first three pairs the two ECEs are equal, so a call for `ece` is a false alarm: a calibrated
+predictor and the same with noise on its logits (standard deviation 0.1); two predictors that differ only by noise
+(0.3); and two with the same ECE from different bins, one overconfident everywhere, the other overconfident above 90%
+and underconfident below (their other errors differ, and are found). In the last three pairs the errors differ, so
+calls show the power; `ece_under` is 0 in all of them. The method was chosen on trials with seeds 0 and 1 and ten
+classes; these tables are from other trials. `ece_debiased` has the interval of `ece`."""
 
 if __name__ == "__main__":
     main()

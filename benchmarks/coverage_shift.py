@@ -1,12 +1,12 @@
-"""Do the intervals of aggregates over corruptions, of sequences and of OOD detection cover 95%? Worlds with a truth.
+"""Do the intervals of aggregates over corruptions, of sequences and of OOD detection cover 95%? Simulated trials.
 
     python -m benchmarks.coverage_shift --trials 200          # writes docs/coverage_shift.md; a quarter of an hour
 
-A world of corruptions: an item of class y shows, under type c at severity s, the logits z = T · a · x with
-x ~ N(a · e_y, 1), a falling with the severity and much of x's noise shared by all cells of the item. T = 1 is
-calibrated (the posterior itself), T > 1 overconfident. Truth is the value on a population of 400,000 items. A world of
-sequences lets the noise of such an item drift from frame to frame. OOD: two such populations of logits, one less
-certain. Each trial draws N items (or N of both) and looks whether truth is inside.
+Corruptions: an item of class y has, under type c at severity s, the logits z = T · a · x with x ~ N(a · e_y, 1). The
+signal a falls with the severity, and all cells of an item share most of the noise in x. T = 1 is calibrated (the
+posterior itself), T > 1 overconfident. True values are those of a population of 400,000 items. Sequences: the noise of
+such an item drifts from frame to frame. OOD: two such populations, one less certain. Each trial draws N items (N from
+each population) and checks whether the true value is in the interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.diagnostics.stress.analysis import steadiness
 from calibrant.functional import novelty
 from calibrant.functional.inputs import predictions
@@ -33,21 +33,21 @@ from calibrant.types import Estimate
 TYPES, SEVERITIES, CLASSES = 3, (1, 2, 3, 4, 5), 10
 SIZES = (500, 2000, 10000)
 TRUTHS = {"calibrated": 1.0, "overconfident": 1.6}
-"""Words → temperature."""
+"""Name of the world → temperature."""
 FOREIGN = {"far": (3.0, 1.5), "near": (3.0, 2.7), "equal": (3.0, 3.0)}
-"""Words → how clear the items inside and outside are."""
+"""Name of the world → the signal of the items inside and outside."""
 TABLES = {"corruptions": TRUTHS, "sequences": ("",), "foreign": FOREIGN}
 Job = tuple[str, str, int, int, int, int]
-"""Table, words, N, trials, replicates, seed."""
+"""Table, name of the world, N, trials, replicates, seed."""
 POPULATION = 400_000
-REFERENCE = 1.6  # its temperature: a reference without calibration error leaves nothing to divide by
-FRAMES, KEPT = 8, 0.95  # of a sequence, and how much of the noise the next frame keeps
+REFERENCE = 1.6  # the reference's temperature; its ECEs are divided by, so they must not be 0
+FRAMES, KEPT = 8, 0.95  # frames of a sequence, and how much of the noise the next frame keeps
 GIVEN, RATIO = "mcece", "mcece as a ratio of two populations"
 OUT = Path(__file__).parents[1] / "docs" / "coverage_shift.md"
 
 
 def cells(n: int, temperature: float, generator: torch.Generator, reference: bool = False) -> dict[Key, Scores]:
-    """N items under every cell. The reference is a weaker predictor of the same items."""
+    """N items in every cell; the reference is a weaker predictor of the same items."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     shared = torch.randn(n, CLASSES, generator=generator)
     out = {}
@@ -61,13 +61,13 @@ def cells(n: int, temperature: float, generator: torch.Generator, reference: boo
 
 
 def both(n: int, temperature: float, seed: int) -> tuple[dict[Key, Scores], dict[Key, Scores]]:
-    """Model and reference on the same items: the same seed draws the same classes and shared noise."""
+    """The model and the reference on the same items, because one seed draws the same classes and shared noise."""
     model = cells(n, temperature, torch.Generator().manual_seed(seed))
     return model, cells(n, REFERENCE, torch.Generator().manual_seed(seed), reference=True)
 
 
 def corruption_rows(n: int, temperature: float, trials: int, replicates: int, seed: int) -> dict[str, float]:
-    """Aggregate → share of trials (percent) whose interval holds the truth."""
+    """Aggregate → percent of trials whose interval holds the true value."""
     truth = corruption_report(*both(POPULATION, temperature, 7))
     true = {name: e.value for name, e in _named(truth).items()}
     true[RATIO] = true[GIVEN]
@@ -83,7 +83,7 @@ def corruption_rows(n: int, temperature: float, trials: int, replicates: int, se
 
 
 def _given(truth: CorruptionReport, report: CorruptionReport) -> dict[str, float]:
-    """mCECE and cECE of the population, divided by the reference's ECEs as this trial measured them."""
+    """mCECE and cECE of the population, relative to the reference's ECEs as measured in this trial."""
     below = {c: row["ece"].value / row["cece"].value for c, row in report.by_type.items()}
     each = {c: truth.by_type[c]["ece"].value / below[c] for c in below}
     return {GIVEN: sum(each.values()) / len(each), "cece, one type": each["type1"]}
@@ -97,7 +97,7 @@ def _named(report: CorruptionReport) -> dict[str, Estimate]:
 
 
 def sequences(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Items whose noise drifts: logits [N, T, K] and labels, as a stress cell holds them."""
+    """Items whose noise drifts: logits [N, T, K] and labels, in the format of a stress cell."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     mark, x = 3.0 * torch.nn.functional.one_hot(y, CLASSES), torch.randn(n, CLASSES, generator=generator)
     frames = []
@@ -108,7 +108,7 @@ def sequences(n: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def sequence_rows(n: int, trials: int, replicates: int, seed: int) -> dict[str, float]:
-    """Consistency, cross-entropy consistency, relative confidence and flip rate (SS Eq. 37–39)."""
+    """The same for consistency, cross-entropy consistency, relative confidence and flip rate (SS Eq. 37–39)."""
     true = steadiness("rotate", sequences(POPULATION, torch.Generator().manual_seed(7)), None)
     hits = dict.fromkeys(true, 0)
     for trial in range(trials):
@@ -124,7 +124,7 @@ def outside(n: int, signal: float, generator: torch.Generator) -> Tensor:
 
 
 def ood_rows(n: int, signals: tuple[float, float], trials: int, replicates: int, seed: int) -> dict[str, float]:
-    """The same for AUROC, AUPR, FPR95 of the entropy and the divergence of entropies."""
+    """The same for AUROC, AUPR and FPR95 of the entropy, and for the divergence of entropies."""
 
     def sets(size: int, seed: int) -> list[object]:
         generator = torch.Generator().manual_seed(seed)
@@ -149,9 +149,7 @@ def ood_rows(n: int, signals: tuple[float, float], trials: int, replicates: int,
 def table(columns: dict[str, dict[str, float]], first: str) -> list[str]:
     lines = ["| " + " | ".join([first, *columns]) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in next(iter(columns.values())):
-        shown = [row[name] for row in columns.values()]
-        marks = ["" if 90 <= v <= 99 else " ⚠" if v < 90 else " ↑" for v in shown]
-        lines.append(f"| {name} | " + " | ".join(f"{v:.1f}{m}" for v, m in zip(shown, marks, strict=True)) + " |")
+        lines.append(f"| {name} | " + " | ".join(flagged(row[name]) for row in columns.values()) + " |")
     return lines
 
 
@@ -199,22 +197,22 @@ def page(shifted: Columns, moving: Columns, foreign: Columns, a: argparse.Namesp
             f"{TYPES} types × {len(SEVERITIES)} severities of the same items, 70% of the noise shared by its cells;"
             " the reference is a weaker, overconfident model on the same items.",
             "",
-            f"`{GIVEN}` and `cece` take the reference's ECEs as measured, and so does their truth here. Who reads them"
-            " as ratios of two populations finds the last row: the reference's own noise, and the bias that noise"
-            " gives to a small ECE, are not in the interval.",
+            f"`{GIVEN}` and `cece` take the reference's ECEs as measured, and so do their true values here. The last"
+            " row reads them as ratios of two populations instead: the interval does not contain the reference's own"
+            " noise, nor the bias that noise gives to a small ECE.",
             "",
             *table(shifted, "aggregate"),
             "",
             "## Sequences",
             "",
-            f"{FRAMES} frames, of whose noise the next keeps {100 * KEPT:.0f}%; twice as many trials.",
+            f"{FRAMES} frames; each keeps {100 * KEPT:.0f}% of the noise of the one before. Twice as many trials.",
             "",
             *table(moving, "metric"),
             "",
-            "## Telling foreign items from familiar ones, by entropy",
+            "## Telling out-of-distribution items from familiar ones, by entropy",
             "",
-            "N items of both sets, twice as many trials. `entropy_kl` of equal populations is 0, the boundary:"
-            " its interval holds it whenever the lower end is 0, so coverage there may exceed 99%.",
+            "N items in each set, and twice as many trials. `entropy_kl` of equal populations is 0, the boundary:"
+            " its interval holds 0 whenever the lower end is 0, so coverage there may exceed 99%.",
             "",
             *table(foreign, "metric"),
             "",

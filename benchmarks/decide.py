@@ -2,10 +2,10 @@
 
     python -m benchmarks.decide [--sets 2000] [--speed] [--torchcp] [--mapie]
 
-Confidence is Beta(a, 1) and P(right | confidence c) = c^b, in some rows less for the c of a dip: errors are then rarer
-at lower confidence, which the proof of the search does not cover. The accuracy above a threshold is an integral. A
-promise is broken where the true accuracy of the accepted is below what was asked. "Without correction" takes the
-boldest candidate whose own exact bound holds: the same bound without the price of the search, without its guarantee.
+Confidence is Beta(a, 1) and P(right | confidence c) = c^b. In some rows it is lower inside a dip, so that errors are
+rarer at lower confidence, which the proof of the search does not cover. The accuracy above a threshold is an integral.
+A promise is broken if the true accuracy of what is accepted is below what was asked for. "Without correction" takes the
+lowest threshold whose own exact bound holds, without correcting for the search and so without its guarantee.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def right(c: Floats, b: float, dip: tuple[float, float]) -> Floats:
 
 
 def truth(a: float, b: float, dip: tuple[float, float]) -> Callable[[float], float]:
-    """Threshold → the accuracy of what it accepts."""
+    """A function from thresholds to the accuracy of what they accept."""
     c = (np.arange(1_000_000) + 0.5) / 1_000_000
     weight = a * c ** (a - 1)
     above, correct = (np.append(np.cumsum(v[::-1])[::-1], 0) for v in (weight, weight * right(c, b, dip)))
@@ -88,7 +88,7 @@ def row(n: int, a: float, b: float, asked: float, dip: tuple[float, float] = (1,
 
 
 def cells(sets: int, accuracy: float = 0.9) -> dict[tuple[str, str], float]:
-    """(by, cell) → the share of rules by class and by group that break their promise in this cell."""
+    """(by, cell) → the share of rules by class or by group that break their promise in this cell."""
     kinds = {"0": (400, 8, 1.0), "1": (700, 4, 2.0), "2": (250, 8, 0.5)}
     accuracies = {name: truth(a, b, (1, 1)) for name, (_, a, b) in kinds.items()}
     rng = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def mapie() -> dict[str, Peer]:
     from sklearn.base import BaseEstimator, ClassifierMixin
 
     class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-        """A classifier whose inputs are logits."""
+        """A scikit-learn classifier whose inputs are logits."""
 
         def fit(self, z: Floats, y: Floats) -> Softmax:
             self.classes_ = np.arange(z.shape[1])
@@ -176,7 +176,7 @@ def mapie() -> dict[str, Peer]:
 
 
 def against(peers: dict[str, Peer], n: int, k: int) -> None:
-    """The same sets by others: how many entries agree, and their time over ours, each the best of five in turn."""
+    """For each peer: the share of set entries that agree with ours, and its time over ours (best of five, in turns)."""
     torch.set_num_threads(1)
     g = torch.Generator().manual_seed(0)
     z = 3 * torch.randn(n, k, generator=g)

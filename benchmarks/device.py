@@ -1,11 +1,10 @@
-"""What the panel, its intervals and the fits cost on a CUDA device, and how far they are from those of the CPU.
+"""The time of the panel, its intervals and the fits on a CUDA device, and how far their numbers are from the CPU's.
 
     python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT] [--profile]
 
-One table, one row per job: the median of the rounds after a warm-up in milliseconds and its limit, the largest absolute
-difference from the CPU's numbers and its limit, and whether both are kept. `--profile` adds where the panels and the
-fit of a temperature spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small`
-checks the script itself.
+One table with one row per job: the median milliseconds after a warm-up, the largest absolute difference from the CPU's
+numbers, a limit for each, and whether both are kept. `--profile` adds where the panels and the fit of a temperature
+spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small` checks the script.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from calibrant.posthoc.temperature import Temperature
 from calibrant.types import Report
 
 SAME, SOLVED, FITTED = 1e-9, 1e-6, 1e-4
-"""Largest differences: of values and ends of intervals; of a temperature; of a linear map's log-probabilities."""
+"""Largest allowed differences: of values and interval ends, of a temperature, of a linear map's log-probabilities."""
 HEAD = ("job", "ms", "limit", "difference", "limit", "")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A job; limits are None where nothing is asked."""
+    """The result of a job; a limit of None is not judged."""
 
     job: str
     ms: float
@@ -56,13 +55,13 @@ class Row:
 
 
 class Bench:
-    """Jobs on one device."""
+    """Runs the jobs on one device."""
 
     def __init__(self, device: str, rounds: int) -> None:
         self.device, self.rounds, self.rows = device, rounds, list[Row]()
 
     def run(self, call: Call) -> tuple[float, Any]:
-        """(median of the rounds after one that warms up, in milliseconds; what the call returns)."""
+        """(median milliseconds of the rounds after a warm-up, what the call returns)."""
         out = call()
         return 1e3 * statistics.median(in_turns([call], self.rounds, self.device, clock=time.perf_counter)[0]), out
 
@@ -105,7 +104,7 @@ class Bench:
         self.add(f"fit('temperature'), guarded and hashed, {size}", ms, 30, off(found), SOLVED)
 
     def linear(self, z: Tensor, y: Tensor) -> None:
-        """Vector, structured and Dirichlet scaling, without their guard: faster than the CPU."""
+        """Vector, structured and Dirichlet scaling without their guard; the limit is the CPU's time."""
         p, there = calibrant.predictions(z, y), calibrant.predictions(*self.there(z, y))
         for name in ("vector", "structured_vector", "structured_matrix", "dirichlet"):
             calibrator = CALIBRATORS[name](**({"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}))
@@ -116,7 +115,7 @@ class Bench:
 
 
 def apart(a: Report, b: Report) -> float:
-    """The largest difference of a value or an end of an interval."""
+    """The largest difference of a value or of an interval end."""
     gaps = [0.0]
     for name, e in a.items():
         for end in ("value", "low", "high"):
@@ -126,7 +125,7 @@ def apart(a: Report, b: Report) -> float:
 
 
 def where(job: str, call: Call) -> None:
-    """Print where the time of a call goes."""
+    """Print where a call spends its time."""
     with torch.profiler.profile() as seen:
         call()
     found = seen.key_averages()

@@ -1,12 +1,12 @@
-"""PEP and MC dropout against the naive loop, in one process on the same work: ratios, not seconds.
+"""PEP and MC dropout against the naive loop, on the same work in one process; the results are ratios.
 
     python -m benchmarks.ensembles [--device cuda] [--items 5000] [--batch 512] [--network resnet18]
     python -m benchmarks.ensembles --weights cifar10_resnet20_akamaster          PEP on published weights
 
-naive PEP: golden section over σ, a deep copy of the model for every member, fp32 (PEP §3.1's own search).
-naive MC dropout: the whole network again for every member, fp32, with the same masks.
-Both sides are timed in turns after a warm-up; medians, and the spread of the ratio over rounds. On a CPU, processor
-seconds count (others may use the machine too), on a GPU the wall's.
+Naive PEP: golden section over σ with a deep copy of the model for every member, in fp32 (PEP §3.1's own search).
+Naive MC dropout: the whole network again for every member, in fp32, with the same masks.
+Both sides take turns after a warm-up; reported are medians, and the range of the ratio over rounds. On a CPU times are
+processor seconds, which other processes do not change, on a GPU wall seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def race(naive: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int, target: float) -> Row:
-    """Both in turns; the ratio of medians, and the lowest and highest ratio of a round."""
+    """Time both in turns: the ratio of medians, and the lowest and highest ratio of a round."""
     naive_s, ours_s = in_turns([naive, ours], rounds, device)
     slow, quick, ratios = median(naive_s), median(ours_s), sorted(a / b for a, b in zip(naive_s, ours_s, strict=True))
     row = {"naive_ms": 1e3 * slow, "ours_ms": 1e3 * quick, "ratio": slow / quick}
@@ -43,7 +43,7 @@ def race(naive: Callable[[], Any], ours: Callable[[], Any], device: str, rounds:
 
 @torch.no_grad()
 def naive_pep(model: nn.Module, x: Tensor, y: Tensor, low: float, high: float, members: int = 5) -> float:
-    """σ* as a person would write it: copy, add noise, run, for every σ of golden section."""
+    """σ* by the obvious code: for every σ of golden section, copy the model, add noise, run."""
 
     def likelihood(sigma: float) -> float:
         pooled = LogMean()
@@ -73,7 +73,7 @@ def naive_dropout(model: nn.Module, x: Tensor, members: int) -> Tensor:
 
 
 def train_a_little(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
-    """Enough steps on 1,024 noisy labels to be overconfident; the rate falls to zero, so that BatchNorm settles."""
+    """Train on 1,024 noisy labels until overconfident; the learning rate falls to 0, so that BatchNorm settles."""
     optimiser = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
     for step in range(steps):
         optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
@@ -85,7 +85,7 @@ def train_a_little(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Mod
 
 
 def separable(n: int, device: str, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Ten classes of images of CIFAR's size: a class pattern in noise, a tenth of the labels wrong."""
+    """Images of CIFAR's size in ten classes: a class pattern plus noise, with a tenth of the labels wrong."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 10, (n,), generator=g)
     pattern = torch.randn(10, 3, 32, 32, generator=torch.Generator().manual_seed(7))
@@ -96,7 +96,7 @@ def separable(n: int, device: str, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def published(name: str, items: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """A network that others trained (a file of DATA/weights) and the first CIFAR test images."""
+    """A published network (a file of DATA/weights) and the first CIFAR test images."""
     from calibrant.data import data_root, load
     from calibrant.data.batches import Batches
     from calibrant.nn import load_weights
@@ -179,7 +179,7 @@ def bench_dropout(device: str, items: int, network: str, rounds: int, head_only:
 
 
 def bench_perturb(rounds: int, numbers: int = 1 << 28) -> Row:
-    """The fused perturbation against a plain copy of the same tensor, in bytes a second."""
+    """The fused perturbation against a plain copy of the same tensor, in bytes per second."""
     original = torch.zeros(numbers, device="cuda")
     target = torch.empty_like(original)
 

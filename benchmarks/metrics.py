@@ -1,4 +1,4 @@
-"""The panel of metrics and its peers, for `speed` and `device`: each gives some of our numbers."""
+"""The panel of metrics and peers that compute some of the same metrics, for `speed` and `device`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = ((50_000, 1_000), (1_000_000, 10))
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time on (logits, labels), and the metrics of ours that give the same numbers."""
+    """A call to time on (logits, labels), and which of our metrics give the same numbers."""
 
     name: str
     call: Callable[[Tensor, Tensor], object]
@@ -96,7 +96,7 @@ PEERS: tuple[Callable[[], Case], ...] = (torch_uncertainty, probmetrics, torchme
 
 
 def data(n: int, k: int) -> tuple[Tensor, Tensor]:
-    """Logits of a network that is right about three times in four."""
+    """Logits like those of a network that is right about three times in four."""
     generator = torch.Generator().manual_seed(0)
     z = 2 * torch.randn(n, k, generator=generator)
     y = torch.randint(k, (n,), generator=generator)

@@ -1,15 +1,15 @@
-"""A race on real predictions: every calibrator of ours, and every one of probmetrics and netcal that is installed.
+"""A race on real predictions: all our calibrators, and those of probmetrics and netcal if they are installed.
 
     python -m benchmarks.race --data FOLDER                # writes docs/race.md
     python -m benchmarks.race --auto --data FOLDER         # `auto` against every single method: docs/race_auto.md
     python -m benchmarks.race --data FOLDER --only cifar10_lenet5 --methods temperature,sms --seeds 1
 
-Each file of FOLDER (CALIBRANT_DATA/logits) with logits (or probs) and labels is cut in halves by a seed: fit on one,
-judged on the other, the same halves for all. Peers get the softmax in float64. NLL counts a probability below 1e-30 as
-1e-30. A method that raises or runs past --limit seconds is a row that says so. Results are kept under --cache, one file
-a run, so a stopped race goes on where it was. With --auto, files of top-1 confidences (`NAME__label, NAME__pred,
-NAME__conf`), whose NLL is that of "the predicted label is right", race too, and at most --items are fitted on, of 100
-classes and more --items-many.
+Each file of FOLDER (CALIBRANT_DATA/logits) with logits (or probs) and labels is split in halves by a seed. All methods
+are fitted on one half and judged on the other. Peers get the softmax in float64. NLL counts a probability below 1e-30
+as 1e-30. A method that fails or takes more than --limit seconds gets a row that says so. Results are kept in --cache,
+one file per run, so a stopped race can be resumed. --auto also uses files of top-1 confidences (`NAME__label,
+NAME__pred, NAME__conf`), with the NLL of "the predicted label is right", and fits on at most --items items
+(--items-many with 100 classes or more).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Run = Callable[[Predictions, Predictions], tuple[Predictions, float, str]]
 
 
 class TooLong(Exception):
-    """A method ran past its time."""
+    """A method took too long."""
 
 
 def ours(budget: float) -> dict[str, Run]:
@@ -127,7 +127,7 @@ def race(
     limit: int,
     most: int | None = None,
 ) -> None:
-    """Run what the cache does not hold yet; fit on a half, or on `most` items of it."""
+    """Run what is not in the cache yet, fitting on a half or on `most` items of it."""
     whole: Predictions | None = None
     for name, run in runs.items():
         out = cache / f"{file}__{seed}__{name.replace(' ', '_').replace('/', '-')}.npz"

@@ -1,4 +1,4 @@
-"""The page of `benchmarks.race --auto`: what choosing costs, paired by item."""
+"""The page of `benchmarks.race --auto`: what choosing by `auto` costs, in differences paired by item."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ error, and not one and a half, was settled on test halves of the ten-class files
 
 
 def is_single(method: str) -> bool:
-    """One calibrator of the table, with any of its settings."""
+    """Whether the method is one calibrator of the table, with any settings."""
     return method.split(" (")[0] in CALIBRATORS
 
 
 def by_set(results: dict[str, dict[str, Cell]]) -> str:
-    """The cost of choosing, set by set."""
+    """The cost of choosing in each set."""
     head = ("set", "K", "`auto` chose", "NLL", "best single method", "NLL", "auto − best", "auto − temperature")
     rows = []
     for name, cells in results.items():
@@ -44,7 +44,7 @@ def by_set(results: dict[str, dict[str, Cell]]) -> str:
 
 
 def by_method(results: dict[str, dict[str, Cell]]) -> str:
-    """`auto` minus each method, the mean over sets with the error of that mean; and how often either is ahead."""
+    """`auto` minus each method: the mean over sets with its error, and how often either is ahead."""
     methods = {m for cells in results.values() for m in cells} - {"auto"}
     against = {m: [paired(c["auto"], c[m]) for c in results.values() if m in c] for m in methods}
     hindsight = [
@@ -62,7 +62,7 @@ def row(name: str, found: list[tuple[float, float]]) -> tuple[Any, ...]:
 
 
 def over_sets(found: list[tuple[float, float]]) -> tuple[float, float]:
-    """Mean of the sets' differences, and twice the error that the test items give it: these sets, other items."""
+    """The mean of the sets' differences and twice its standard error over test items (not over sets)."""
     return sum(d for d, _ in found) / len(found), math.sqrt(sum(e * e for _, e in found)) / len(found)
 
 

@@ -1,7 +1,7 @@
-"""The peers in the race, each as probabilities and labels → a function from probabilities to probabilities.
+"""The peers of the race. Each fits on probabilities and labels and returns a function from probabilities to
+probabilities.
 
-What is not installed is left out. probmetrics' binary methods run through its own one-vs-rest wrapper; netcal's
-multiclass methods through their own.
+Peers that are not installed are left out. Binary methods run through the peer's own one-vs-rest wrapper.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Fit = Callable[[Array, NDArray[np.int64]], Apply]
 
 
 SMALL_ONLY = ("catboost", "lightgbm", "kernel", "softplus", "probmetrics matrix", "netcal beta", "netcal bbq")
-"""Minutes each from 100 classes on: raced on the small sets only."""
+"""Methods that take minutes with 100 classes or more, and so race on small sets only."""
 
 
 def peers() -> dict[str, Fit]:
-    """Name → fit, of every peer that is installed."""
+    """Name → fit, for every peer that is installed."""
     out: dict[str, Fit] = {}
     if importlib.util.find_spec("probmetrics"):
         out |= _probmetrics()

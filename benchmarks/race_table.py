@@ -1,4 +1,4 @@
-"""The race's cache → docs/race.md: per set, ours against the best peer with a paired interval; then every method."""
+"""The race's cache → docs/race.md: for each set our best against the best peer, paired; then every method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.files.paths import visible
 
 PEERS = ("probmetrics", "netcal")
 ROUNDING = 1e-5
-"""Nats: what float32 inside a peer makes of the same optimum."""
+"""Nats; float32 inside a peer moves the same optimum by this much."""
 COLUMNS = ("nll", "brier", "ece", "auroc", "accuracy", "seconds")
 HEAD = """# A race on real predictions
 

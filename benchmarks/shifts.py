@@ -1,10 +1,10 @@
-"""Corruptions: calibrant against numpy, scipy and Pillow image by image on the CPU, and the whole suite on a device.
+"""Corruptions: calibrant against numpy, scipy and Pillow, image by image on the CPU; and the whole suite on a device.
 
 python -m benchmarks.shifts [--size 32] [--images 256] [--only NAME ...]   ratios per corruption and severity
 python -m benchmarks.shifts --device cuda [--images 10000] [--batch 2500]           19 × 5 on the device and on the CPU
 
-On the CPU both sides have one thread, and what counts is the processor time of the process (best of several repeats,
-taken in turn), which other work on the machine disturbs little. Ratios only.
+On the CPU both sides use one thread and take turns. The ratio is of the shortest processor times of several repeats,
+which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.shifts.shifts_reference import Legacy, apply
 
 
 def images(n: int, size: int) -> torch.Tensor:
-    """Bytes with the spectrum of natural images."""
+    """Random uint8 images with the spectrum of natural ones."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(min(n, 256), 3, size, size, generator=generator)
     frequency = (torch.fft.fftfreq(size)[:, None] ** 2 + torch.fft.rfftfreq(size) ** 2).sqrt()
@@ -33,7 +33,7 @@ def images(n: int, size: int) -> torch.Tensor:
 
 
 def against_reference(name: str, severity: int, x: torch.Tensor, repeats: int) -> float:
-    """How many times faster ours is, by image."""
+    """How many times faster ours is per image."""
     constant = SHIFTS[name].strengths[32 if x.shape[-1] <= SMALL else 224][severity - 1]
     few = x[: max(4, len(x) // 16)].permute(0, 2, 3, 1).numpy().copy()
     numbers = Legacy(0)
@@ -47,7 +47,7 @@ def against_reference(name: str, severity: int, x: torch.Tensor, repeats: int) -
 
 
 def suite(x: torch.Tensor, batch: int, device: str) -> float:
-    """Seconds for all corruptions and severities; one batch is on the device at a time, and no result is kept."""
+    """Seconds for all corruptions and severities. One batch is on the device at a time, and results are dropped."""
 
     def run(part: torch.Tensor) -> None:
         for start in range(0, len(part), batch):

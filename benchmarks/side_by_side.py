@@ -1,4 +1,4 @@
-"""What benchmarks share: sides timed in turns, options from their defaults, tables in Markdown."""
+"""What benchmarks share: timing several sides in turns, options from defaults, Markdown tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Callable[[], Any]
 
 
 def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
-    """The options of a script, `--name` for each default and of its type; its docstring is its help."""
+    """The options of a script: one `--name` per default, of the default's type. Its docstring is the help text."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         how: dict[str, Any] = {"default": default, "help": f"default: {default}"}
@@ -29,8 +29,8 @@ def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
 
 
 def timed(call: Call, device: str = "cpu", clock: Callable[[], float] | None = None) -> tuple[Any, float]:
-    """What a call returns, and its seconds: on a CPU of the processor, which others on the machine do not lengthen; on
-    CUDA until the device is done."""
+    """(result of a call, its seconds): processor time on a CPU, which other processes do not change, and on CUDA the
+    time until the device is done."""
     clock = clock or (time.perf_counter if device == "cuda" else time.process_time)
     wait(device)
     start = clock()
@@ -49,7 +49,7 @@ def wait(device: str) -> None:
 
 
 def in_turns(calls: Sequence[Call], rounds: int, device: str = "cpu", **how: Any) -> list[list[float]]:
-    """The seconds of each in every round, after one that warms up: a busy machine slows all of them alike."""
+    """The seconds of each call in every round, after a warm-up. A busy machine slows down all calls of a round."""
     for call in calls:
         call()
     found = [[seconds(call, device, **how) for call in calls] for _ in range(rounds)]
@@ -57,11 +57,17 @@ def in_turns(calls: Sequence[Call], rounds: int, device: str = "cpu", **how: Any
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the rounds' ratios."""
+    """The median over rounds of the ratio."""
     return median(a / b for a, b in zip(over, under, strict=True))
 
 
+def flagged(percent: float) -> str:
+    """A coverage of nominal 95% intervals, marked where it is below 90% or above 99%."""
+    mark = "" if 90 <= percent <= 99 else " ⚠" if percent < 90 else " ↑"
+    return f"{percent:.1f}{mark}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:
-    """Markdown; `right` has a letter r for each column that is aligned to the right."""
+    """A Markdown table; `right` has the letter r at the place of each right-aligned column."""
     rule = ["---:" if side == "r" else "---" for side in right.ljust(len(head))]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (head, rule, *rows))

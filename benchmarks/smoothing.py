@@ -1,4 +1,4 @@
-"""Smoothing on a GPU: share of a plain copy's bandwidth, and what it adds to a network's step. Ratios, one process.
+"""Smoothing on a GPU: its share of a plain copy's bandwidth, and what it adds to a network's step; ratios.
 
     python -m benchmarks.smoothing           # every kernel, layout and precision; ResNet-18 with and without
     python -m benchmarks.smoothing --steps            # the network alone
@@ -32,7 +32,7 @@ Case = tuple[tuple[int, ...], str, str, str]  # kernel, layout, precision, paddi
 
 
 def milliseconds(*functions: Callable[[], Any], repeats: int = 20) -> list[float]:
-    """Median of each, by events on the device, in turns; queued, so that the device never waits for Python."""
+    """The median of each by events on the device, in turns; calls are queued, so the device never waits for Python."""
     for f in functions * 3:
         f()
     torch.cuda.synchronize()
@@ -79,7 +79,7 @@ def shares(case: Case, size: tuple[int, ...]) -> dict[str, float]:
 
 
 def eager(size: tuple[int, ...]) -> float:
-    """The plain path, forward, against a copy."""
+    """The forward pass of the plain path against a copy."""
     x = torch.randn(size, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     layer, other = Smooth(), torch.empty_like(x)
     with torch.no_grad(), reference():
@@ -105,7 +105,7 @@ def _captured(f: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _steps(model: torch.nn.Module, batch: int, captured: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """(training step, inference) of a network on one resident batch."""
+    """The (training step, inference) calls of a network on one resident batch."""
     x = torch.randn(batch, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
     x, y = x.contiguous(memory_format=torch.channels_last), torch.randint(10, (batch,), device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
@@ -125,7 +125,7 @@ def _steps(model: torch.nn.Module, batch: int, captured: bool) -> tuple[Callable
 
 
 def _trainers(model: torch.nn.Module, batch: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """The same by the step that `calibrant train` takes in bfloat16: weights of 32 bits, autocast."""
+    """The same with the bfloat16 step of `calibrant train`: 32-bit weights and autocast."""
     x = torch.randn(batch, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
     index = torch.arange(batch, device="cuda")
     y = index % 10
@@ -147,7 +147,7 @@ def _trainers(model: torch.nn.Module, batch: int) -> tuple[Callable[[], Any], Ca
 
 
 def overhead(batch: int, how: str) -> dict[str, float]:
-    """ResNet-18 for 32×32, bf16, channels-last: with smoothing against without; eager, captured or by the trainer."""
+    """ResNet-18 for 32×32, bf16, channels-last, with and without smoothing: eager, captured, or by the trainer."""
     torch.backends.cudnn.benchmark = True
     bare = build("resnet18", classes=10).to("cuda", memory_format=torch.channels_last)
     if how == "trainer":
@@ -164,8 +164,10 @@ def overhead(batch: int, how: str) -> dict[str, float]:
 
 
 def _host(without: Callable[[], Any], with_: Callable[[], Any], repeats: int = 60) -> dict[str, float]:
-    """Median milliseconds that Python takes to issue each, in turns (one after the other, a busy machine's drift is as
-    large as the difference), and what smoothing adds until the device is done, from pairs of neighbours."""
+    """The median milliseconds that Python takes to issue each step, and what smoothing adds until the device is done.
+
+    The two take turns and are compared in pairs, because a busy machine drifts as much as they differ.
+    """
     host: dict[str, list[float]] = {"host_ms": [], "smoothed_host_ms": []}
     wall: dict[str, list[float]] = {key: [] for key in host}
     for i, (key, f) in itertools.product(range(repeats + 10), zip(host, (without, with_), strict=True)):

@@ -88,7 +88,7 @@ def race(ours: Call, theirs: Call, rounds: int, clock: Callable[[], float] = tim
 
 
 def panels(small: bool, rounds: int) -> Iterator[Row]:
-    """The point panel against a bare log_softmax, and each peer against the same numbers of ours."""
+    """The panel without intervals against a bare log_softmax, and each peer against the same metrics of ours."""
     cases = []
     for make in metrics.PEERS:
         with contextlib.suppress(ImportError):
@@ -101,7 +101,7 @@ def panels(small: bool, rounds: int) -> Iterator[Row]:
         for case in cases:
             try:
                 a, b, times = race(lambda: metrics.ours(case.shared)(z, y), lambda: case.call(z, y), rounds)  # noqa: B023
-            except Exception as error:  # a peer's own failure is said, and the others still run
+            except Exception as error:  # a peer that fails gets a row, and the others still run
                 yield Row(job, a, f"{case.name}: {type(error).__name__}", None, None, "")
                 continue
             name = next(known for known in LIMITS if case.name.startswith(known.split(" (")[0]))
@@ -109,14 +109,14 @@ def panels(small: bool, rounds: int) -> Iterator[Row]:
 
 
 def intervals(small: bool, rounds: int) -> Iterator[Row]:
-    """1,000 replicates of the whole panel, the panel and the test of calibration included."""
+    """The whole panel with 1,000 replicates and the test of calibration."""
     z, y = metrics.data(100_000 if small else 1_000_000, 10)
     _, took = timed(lambda: evaluate_scores(reduce(calibrant.predictions(z, y)), resampling=Resampling()))
     yield Row(f"panel with intervals, {len(z):,} × 10", took, "–", None, None, "≤ 3 s")
 
 
 def temperatures(small: bool, rounds: int) -> Iterator[Row]:
-    """T* of all peers; and the whole fit, guarded and hashed."""
+    """T* of all peers, and our whole fit with its guard and hash."""
     for n, k in temperature.SIZES:
         z, y = temperature.sample(n // 10 if small else n, k)
         ours, *peers = temperature.fits().items()
@@ -131,7 +131,7 @@ def temperatures(small: bool, rounds: int) -> Iterator[Row]:
 
 
 def streams(small: bool, rounds: int) -> Iterator[Row]:
-    """Parquet read and reduced by two processes, against the same numbers reduced in memory by two threads."""
+    """Parquet, read and reduced by one process and by two, against reducing the same logits in memory."""
     rows, k = (400_000, 10) if small else (4_000_000, 10)
     with tempfile.TemporaryDirectory() as folder:
         streaming.make(Path(folder), rows, k, rows // 4)
@@ -189,7 +189,7 @@ def busy(record: dict[str, Any]) -> bool:
 
 
 def judged(record: dict[str, Any]) -> bool:
-    """Limits are of the full sizes, on cores that nobody else uses."""
+    """Whether the limits apply: they are for the full sizes, on cores that do nothing else."""
     return not (record["small"] or busy(record))
 
 
@@ -202,19 +202,19 @@ def page(record: dict[str, Any]) -> str:
         "",
         f"    python -m benchmarks.speed{small} --rounds {record['rounds']}",
         "",
-        "Both sides of a row run in turns in one process on one thread; seconds are medians of processor time (wall",
-        "time for two workers, who work side by side). The ratio is peer / ours unless the limit says otherwise.",
+        "The two sides of a row take turns in one process with one thread. Seconds are medians of processor time (wall",
+        "time for two workers, which run in parallel). The ratio is peer / ours unless the limit says otherwise.",
         "",
         f"{record['date']}, {record['machine']}, load {record['load']:g}"
         + (
-            " (others used the cores too: seconds are longer than on idle ones, and no limit is judged)"
+            " (the cores were busy with other work: seconds are longer than on idle cores, and limits are not judged)"
             if busy(record)
             else ""
         )
         + f". {versions}."
-        + (f" Not installed, so not raced: {', '.join(absent)}." if absent else ""),
+        + (f" Not installed, and so not timed: {', '.join(absent)}." if absent else ""),
         "",
-        *(["A tenth of the items, so the limits, which are of the full sizes, are not judged.", ""] if small else []),
+        *(["With a tenth of the items; limits are for the full sizes, and are not judged.", ""] if small else []),
         *HEAD,
         *(line(Row(**row), judged(record)) for row in record["rows"]),
     ]

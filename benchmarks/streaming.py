@@ -1,8 +1,8 @@
-"""Peak memory and speed of a streamed audit on data that it makes itself.
+"""Peak memory and speed of a streamed audit on generated data.
 
     python -m benchmarks.streaming --rows 10000000 --classes 10 [--workers 2] [--exact]
 
-Prints one JSON object: seconds, rows a second, peak resident memory of the process that audits (MiB).
+Prints one JSON object: seconds, rows per second, and the peak resident memory of the auditing process in MiB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.exit(code)
 
 
 def make(folder: Path, rows: int, classes: int, part: int) -> None:
-    """Parts of float32 logits whose labels follow a softer softmax: overconfident, as networks are."""
+    """Write parts of float32 logits that are overconfident: their labels follow a softer softmax."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,6 +1,6 @@
-"""T* of temperature scaling by our solver and by every peer that is installed, for `speed`.
+"""T* of temperature scaling by our solver and by every installed peer, for `speed`.
 
-Ours is the solver without the guard, in float64 with its certificate.
+Ours is the float64 solver with its certificate, without the guard.
 """
 
 from __future__ import annotations

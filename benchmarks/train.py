@@ -1,14 +1,14 @@
-"""Images per second of the training loop against a bare step loop on one resident batch, in one process.
+"""Images per second of the training loop, against a bare step loop on one resident batch.
 
     python -m benchmarks.train                                   # CPU: ResNet-20 and PEP's CNN, float32, batch 128
     python -m benchmarks.train --device cuda                     # bf16, channels-last: batch 512 and batch 128
     python -m benchmarks.train --device cuda --networks resnet32 --batches 128 --engines eager,graph
 
-`bare` is what nobody trains with: forward, cross-entropy, backward, fused SGD on one batch that never changes: no
-data, no augmentation, no metrics. `ours` is the loop as users run it, on random images: order, crop and flip,
-normalisation, targets, schedule, running loss and accuracy, the check for bad losses. Both are timed in turns; a ratio
-is the median over rounds of (ours / the bare runs just before and just after it), so that what else the machine does
-cancels. On a CPU that others use too, CPU seconds are compared (`--clock cpu`), on a GPU the wall's.
+`bare` is a lower limit that nobody trains with: forward, cross-entropy, backward and fused SGD on a batch that never
+changes, without data, augmentation or metrics. `ours` is the loop as users run it, on random images: order, crop and
+flip, normalisation, targets, schedule, running loss and accuracy, the check for bad losses. They take turns. A ratio is
+the median over rounds of ours over the bare runs just before and after it, so that other work on the machine cancels.
+On a busy CPU, compare processor seconds (`--clock cpu`); on a GPU, wall seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from calibrant.types import Split
 
 @dataclass(frozen=True)
 class Setting:
-    """What both sides share."""
+    """The settings that both sides share."""
 
     network: str
     batch: int
@@ -61,7 +61,7 @@ def recipe(setting: Setting, engine: str) -> Recipe:
 
 
 def ours(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
-    """One epoch of our loop a call; the first call also captures or compiles."""
+    """A call that runs one epoch of our loop; the first call also captures or compiles."""
     chosen = recipe(setting, engine)
     parts = {
         Split.TRAIN: images(setting.batch * setting.steps, Split.TRAIN),
@@ -83,7 +83,7 @@ def ours(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
 
 
 def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
-    """As many steps on one resident batch."""
+    """A call that runs as many steps on one resident batch."""
     device = torch.device(setting.device)
     model = build(setting.network, classes=10).to(device).train()
     x = torch.randn(setting.batch, 3, 32, 32, device=device)
@@ -145,7 +145,7 @@ def rate(run: Run) -> float:
 
 
 def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, Any]:
-    """In turns: bare, ours, bare, ours, …, bare; best rate of each, median of the ratios."""
+    """Time bare, ours, bare, ours, …, bare: the best rate of each, and the median of the ratios."""
     sides: dict[str, tuple[Run, Run]] = {e: (ours(setting, e), bare(setting, e)) for e in engines}
     for pair in sides.values():
         for run in pair:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 FIGURES = Path(__file__).parent / "figures"
-WIDTH, HEIGHT = 1160, 1230
+WIDTH, HEIGHT = 1160, 930
 
 
 def shoot(page: Path, folder: Path = FIGURES) -> None:

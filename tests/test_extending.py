@@ -1,7 +1,7 @@
 """The promise of docs/extending.md: a method is one file and one line in a table. Each family gets one here.
 
-In a copy of the package, every addition writes its file and puts its line into its table, nothing else. One process
-then lists the families and uses each method.
+In a copy of the package, every addition writes one file and one line of a table, nothing else. One process then lists
+the families and uses each new method.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ PACKAGE = Path(calibrant.__file__).parent
 
 @dataclass(frozen=True)
 class Addition:
-    """A file, and a line for a table: (its file, its beginning up to the bracket that opens it)."""
+    """A new file and a new line in `table`, which is (file of the table, its text up to the opening bracket)."""
 
     file: str
     code: str
     table: tuple[str, str]
     line: str
-    use: str  # an expression that is true where the method works
+    use: str  # an expression that is true if the method works
     imported: str | None = None  # what the table takes from the file
 
     @property
     def name(self) -> str:
-        """As `calibrant list` shows it."""
+        """The name that `calibrant list` shows."""
         stem = Path(self.file).stem
         return "digits/mine" if stem == "mine" else stem
 

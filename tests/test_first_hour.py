@@ -21,7 +21,7 @@ JOBS: list[Callable[..., None]] = []
 
 
 def job(function: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test as a job: its statements without assertions are at most five."""
+    """Mark a test as a job, whose statements without assertions may be at most five lines."""
     JOBS.append(function)
     return function
 

@@ -1,4 +1,4 @@
-"""What people type first and gets them nowhere: one line that says what to type instead."""
+"""Common first mistakes: one line says what to type instead."""
 
 from __future__ import annotations
 
@@ -78,12 +78,13 @@ def test_a_pair_of_arrays_is_a_loader() -> None:
 
 def test_a_pair_of_arrays_is_a_data_set() -> None:
     how = calibrant.training.How(device="cpu", quiet=True)
+    recipe = calibrant.training.read("digits/focal", ["epochs=2"])
     found = []
     for data in (torch.utils.data.TensorDataset(Z, Y), (Z, Y), (Z.numpy(), Y.numpy())):
         net = torch.nn.Linear(3, 3)
         torch.nn.init.eye_(net.weight)
         torch.nn.init.zeros_(net.bias)
-        found.append(calibrant.train("digits/focal", data=data, network=net, how=how)["metrics"])
+        found.append(calibrant.train(recipe, data=data, network=net, how=how)["metrics"])
     assert found[0] == found[1] == found[2] and found[0]["test"]["n"] == 12
 
 
@@ -122,7 +123,7 @@ def test_decisions_say_how_many_are_accepted() -> None:
     assert "classes in a set" in shown and "tensor" not in shown
 
 
-def test_names_that_are_completed_are_those_for_users() -> None:
+def test_tab_completion_shows_public_names_only() -> None:
     assert set(dir(calibrant)) == {*calibrant.__all__, *calibrant._PACKAGES, "__version__"}
 
 
@@ -131,6 +132,8 @@ COMMANDS = {
     "audit classes.csv --labels-key species": "or prob_cat, prob_dog",
     "audit good.csv --by hospital": "no column 'hospital' for group; columns found: label, prob_0, prob_1\n",
     "audit good.csv --plan 0.02 --no-intervals": "--plan needs intervals; leave out --no-intervals",
+    "predict good.csv -o p.npz": "timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]\n",  # no suggestion
+    "predict torch.nn:Linear --data digits -o p.npz": "is called without arguments: missing a required argument",
 }
 
 
@@ -149,7 +152,7 @@ def test_a_slip_on_the_command_line(
 def test_the_next_command_reads_the_files_as_this_one_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What stands after `next:` can be pasted: it names the labels, the axis of the classes and what is ignored."""
+    """The command after `next:` names the labels, the axis of the classes and the ignored label."""
     monkeypatch.chdir(tmp_path)
     maps = torch.randint(0, 3, (4, 5, 5), generator=torch.Generator().manual_seed(1))
     np.save("z.npy", torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(2)).numpy())

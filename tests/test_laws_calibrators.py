@@ -29,6 +29,18 @@ def variants() -> list[tuple[str, Calibrator]]:
 each = pytest.mark.parametrize("calibrator", [c for _, c in variants()], ids=[n for n, _ in variants()])
 
 
+SMOOTH = (
+    "temperature",
+    "vector",
+    "structured_vector",
+    "structured_matrix",
+    "dirichlet",
+    "matrix",
+    "ets",
+    "order_preserving",
+)
+
+
 def sample(n: int = 1500, k: int = 4, scale: float = 1.0, seed: int = 0) -> Predictions:
     """Logits whose softmax is the truth, then multiplied by `scale`."""
     g = torch.Generator().manual_seed(seed)
@@ -120,6 +132,18 @@ def test_fit_with_impossible_classes_among_the_logits(calibrator: Calibrator) ->
     z[row, (p.labels[:100] + 1) % 4] = -torch.inf
     m = calibrator.fit(calibrant.predictions(z, p.labels))
     assert bool(torch.isfinite(torch.softmax(m(z), -1)).all())
+
+
+@pytest.mark.parametrize("calibrator", [c for _, c in variants() if c.name in SMOOTH], ids=lambda c: str(c.name))
+def test_items_whose_label_is_impossible_do_not_decide_a_smooth_map(calibrator: Calibrator) -> None:
+    """Their NLL is infinite after every map, so the fit is that of the other items."""
+    p = sample(700, scale=2.0)
+    assert p.logits is not None
+    z = p.logits.clone()
+    z[torch.arange(9), p.labels[:9]] = -torch.inf
+    m, others = (calibrator.fit(calibrant.predictions(z[i:], p.labels[i:])) for i in (0, 9))
+    for name, tensor in m.tensors().items():
+        assert torch.allclose(tensor, others.tensors()[name], atol=1e-6)
 
 
 @each

@@ -116,7 +116,7 @@ def test_chunks_do_not_matter(p: calibrant.Predictions, rows: int) -> None:
 
 @settings(max_examples=30)
 @given(predictions(), st.integers(0, 99), st.integers(1, 40))
-def test_scores_of_some_rows_are_those_of_a_copy(p: calibrant.Predictions, seed: int, chunk: int) -> None:
+def test_scores_of_rows_equal_scores_of_a_copy(p: calibrant.Predictions, seed: int, chunk: int) -> None:
     assert p.k is not None
     some = torch.randperm(p.n, generator=torch.Generator().manual_seed(seed))[: p.n // 2]
     gathered, copied = reduce(p, rows=some, chunk=chunk * p.k), reduce(p.take(some))

@@ -1,13 +1,12 @@
 """calibrant: makes a neural network's confidence trustworthy, and proves it.
 
-The public surface is the table below; each name loads its module on first use, so `import calibrant`
-stays light (no Lightning, matplotlib, scikit-learn or torchmetrics until something needs them).
+The public names are in the table below. Each loads its module on first use, so that `import calibrant` stays light: no
+Lightning, matplotlib, scikit-learn or torchmetrics until something needs them.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,17 +88,17 @@ _PUBLIC = {
     "train": "calibrant.training.run",
     "unsmooth": "calibrant.nn.surgery",
 }
-"""Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
+"""Public name → the module that defines it, sorted. A test checks it against the imports above."""
 
 _PACKAGES = (
     "attacks", "bench", "data", "decisions", "diagnostics", "ensembles", "errors", "files", "functional",
     "integrations", "losses", "metrics", "nn", "papers", "posthoc", "report", "shifts", "targets", "training",
     "transforms", "types",
 )  # fmt: skip
-"""Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
+"""Packages that `calibrant.NAME` loads on first use, after a bare `import calibrant`."""
 
 _SEARCHED = ("attacks", "ensembles", "losses", "posthoc", "targets", "transforms")
-"""Families whose members are suggested for a wrong name."""
+"""Packages whose members are suggested for a wrong name."""
 
 _MEANT = {
     "advise": "from calibrant.posthoc.advise import advise",
@@ -117,7 +116,7 @@ _MEANT = {
     "temperature_scaling": "fit('temperature', logits, labels)",
     "threshold": "decide",
 }
-"""Names that people guess, and what to use instead."""
+"""Name that people guess → what to use instead."""
 
 __all__ = sorted(_PUBLIC)
 
@@ -126,7 +125,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         globals()[name] = found = _version()
         return found
-    if name in _PACKAGES and find_spec(f"calibrant.{name}") is not None:
+    if name in _PACKAGES:
         return import_module(f"calibrant.{name}")
     if name not in _PUBLIC:
         near = None if name.startswith("_") else _meant(name)
@@ -138,7 +137,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """Of the installed package; a bare source tree has its pyproject.toml instead."""
+    """The version of the installed package, or, in a source tree that is not installed, that of pyproject.toml."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -152,7 +151,7 @@ def _version() -> str:
 
 
 def _meant(name: str) -> str | None:
-    """What was probably meant by a name that does not exist: a public name, or one of a family's."""
+    """The public name, or the member of a package, that was probably meant by a name that does not exist."""
     from calibrant.errors import nearest
 
     inside = {member: f"{family}.{member}" for family in _SEARCHED for member in __getattr__(family).__all__}

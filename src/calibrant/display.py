@@ -1,7 +1,7 @@
-"""What an object shows of itself: a headline and a small table, as text in a shell and as HTML in a notebook.
+"""How objects show themselves: a headline and a small table, as text in a shell and as HTML in a notebook.
 
-A class that inherits from `Shown` writes `_shown`; both forms come from it. Columns that line up (`aligned`) and names
-short enough to stand over one (`short_names`) are for every table.
+A class that inherits from `Shown` defines `_shown`, and both forms are made from it. `aligned` lines up the columns of
+any table, and `short_names` shortens names for its header.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from calibrant.errors import escaped
 Rows = Sequence[Sequence[str]]
 
 HEADLINE = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
-"""The six numbers that are shown first, everywhere; the rest stands in the full table."""
+"""The six metrics that are shown first, everywhere."""
 
 
 class Shown:
-    """Mixin: `repr(x)` and the notebook's cell are what `_shown` says, in subclasses too."""
+    """Mixin that makes `repr(x)` and the notebook's output from `_shown`, in subclasses too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__repr__" not in cls.__dict__:  # a dataclass writes its own unless the class has one
+        if "__repr__" not in cls.__dict__:  # else a dataclass would generate one
             cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]
 
     def _shown(self) -> tuple[str, Rows]:
@@ -45,13 +45,13 @@ class Shown:
 
 
 def headline(metrics: Iterable[str]) -> list[str]:
-    """Those of `HEADLINE` that are there; all, where none of them is."""
-    there = list(metrics)
-    return [name for name in HEADLINE if name in there] or there
+    """The metrics that are in `HEADLINE`, in its order; all metrics if none is."""
+    given = list(metrics)
+    return [name for name in HEADLINE if name in given] or given
 
 
 def aligned(rows: Rows, *, numbers: bool = False) -> list[str]:
-    """Rows as lines whose columns stand under each other; with `numbers`, all but the first are flush right."""
+    """The rows as lines with aligned columns; with `numbers`, all columns but the first are aligned right."""
     plain = [[escaped(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip_longest(*plain, fillvalue="")]
     lines = []
@@ -62,9 +62,9 @@ def aligned(rows: Rows, *, numbers: bool = False) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """['run/a/test.npz', 'run/b/test.npz'] → ['a/test.npz', 'b/test.npz']; equal ones are numbered.
+    """The shortest distinct endings of paths: ['run/a/p.npz', 'run/b/p.npz'] → ['a/p.npz', 'b/p.npz'].
 
-    Of module:factory@WEIGHTS the weights are left out where the factories tell them apart.
+    Equal names are numbered. The weights of module:factory@WEIGHTS are left out if the factories differ.
     """
     names = [escaped(name) for name in names]
     heads = [head if ":" in head else name for name in names for head in [name.partition("@")[0]]]

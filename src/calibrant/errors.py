@@ -1,7 +1,6 @@
-"""What a user can get wrong. Every message names the thing (file, row, key, value) and the remedy.
+"""The errors that a user can cause. Every message names the thing (file, row, key, value) and the remedy.
 
-The command line turns any `CalibrantError` into one line on stderr and the exit code it carries
-(`cli/failures.py`, which also has a line for everything else).
+The command line turns a `CalibrantError` into one line on stderr and the exit code of its class (`cli/failures.py`).
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from difflib import get_close_matches
 
 
 class CalibrantError(Exception):
-    """Root of all errors a user can cause. `exit_code` is what the command line ends with."""
+    """Base class of all errors that a user can cause. `exit_code` is the exit code of the command line."""
 
     exit_code = 2
 
 
 class InputError(CalibrantError, ValueError):
-    """Arrays or settings that cannot mean what the caller hopes: shape, range, dtype, value."""
+    """Arrays or settings with a wrong shape, range, dtype or value."""
 
 
 class NoGradientError(InputError):
-    """Not one of the inputs has a gradient to follow: constant logits, or a flat place that all of them stand on."""
+    """The gradient vanishes at every input, e.g. because the logits are constant."""
 
 
 class NotApplicableError(InputError):
-    """A diagnostic that says nothing about this model; the others that were asked for still run."""
+    """A diagnostic that does not apply to this model; other diagnostics still run."""
 
 
 class FileError(CalibrantError, OSError):
@@ -35,84 +34,84 @@ class FileError(CalibrantError, OSError):
 
 
 class SplitError(CalibrantError, ValueError):
-    """Fitting on test, or reporting on what was fitted on."""
+    """Fitting on a test split, or reporting on items that were fitted on."""
 
 
 class MapError(CalibrantError, ValueError):
-    """A saved map that is truncated, edited, from a newer version, or made for other classes."""
+    """A saved map that is truncated, edited, from a newer version, or for other classes."""
 
 
 class UnknownNameError(CalibrantError, KeyError):
     """A name that is in no table."""
 
-    def __str__(self) -> str:  # KeyError would print the repr
+    def __str__(self) -> str:  # KeyError shows the repr
         return str(self.args[0])
 
 
 class MissingDependencyError(CalibrantError, ImportError):
-    """An optional package is needed; the message says how to install it."""
+    """An optional package is missing; the message says how to install it."""
 
 
 class GateNotMet(CalibrantError):
-    """A `--fail-if` condition holds: not a mistake of the user's, so it has a code of its own."""
+    """A `--fail-if` condition holds. This is no mistake of the user, so it has its own exit code."""
 
     exit_code = 3
 
 
 class RefusedError(CalibrantError):
-    """The tool did the work and refuses the result (`--strict`): it failed, exit code 1."""
+    """The work was done, but the result is refused (`--strict`)."""
 
     exit_code = 1
 
 
 class FailedError(CalibrantError):
-    """Part of the work failed, and the rest was done: exit code 1."""
+    """Part of the work failed; the rest was done."""
 
     exit_code = 1
 
 
 class DivergedError(CalibrantError):
-    """Training met a loss that is not finite: it failed, the last good checkpoint stands, exit code 1."""
+    """The training loss is not finite; the last good checkpoint is kept."""
 
     exit_code = 1
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out. torch has no class of its own for it on a CPU, and Rust's libraries have none at all."""
+    """Whether memory ran out. torch on the CPU and Rust libraries have no exception class for it."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
 
 
 class CalibrantWarning(UserWarning):
-    """What is probably a slip: the numbers are computed as asked for, and may not mean what the caller hopes."""
+    """A probable mistake: the numbers are computed as asked for, but may not mean what the caller expects."""
 
 
-_NOT_THE_CALLER = ("calibrant", "contextlib", "torch", "torchmetrics")
+_INTERNAL = ("calibrant", "contextlib", "torch", "torchmetrics")
 
 
 def warn(message: str) -> None:
-    """A `CalibrantWarning` at the caller's own line, the nearest outside this package and torch's."""
+    """Give a `CalibrantWarning` that points at the caller's line, outside this package and torch."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERNAL:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, CalibrantWarning, stacklevel=level)
 
 
-_STEERING = (
+_CONTROL = (
     *range(0x20),
     *range(0x7F, 0xA0),  # delete, and the C1 controls: U+009B is ESC [ in one character
-    *(0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)),  # ends of line, turns of direction
-    *range(0xD800, 0xE000),  # bytes of a file name that are no text
+    *(0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)),  # line separators, text direction
+    *range(0xD800, 0xE000),  # bytes of a file name that are not text
 )
-_SHOWN = {code: f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}" for code in _STEERING}
+_SHOWN = {code: f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}" for code in _CONTROL}
 _SHOWN |= {ord(character): repr(character)[1:-1] for character in "\t\n\r"}
 _SHOWN_IN_LINES = {code: shown for code, shown in _SHOWN.items() if chr(code) != "\n"}
 
 
 def escaped(text: str, *, lines: bool = False) -> str:
-    """Somebody's text to look at: characters that steer a terminal are spelled out, as \\x1b and \\u202e.
+    """The text with control characters spelled out, as \\x1b and \\u202e, so that it cannot control a terminal.
 
-    So are line breaks, unless `lines` says that they are ours. JSON stays JSON: it has escaped what is below U+0020.
+    Line breaks are spelled out too, unless `lines` is true. JSON stays JSON: it escapes what is below U+0020 itself.
     """
     return text.translate(_SHOWN_IN_LINES if lines else _SHOWN)
 
@@ -126,13 +125,13 @@ ELSEWHERE = {
     "negativeloglikelihood": "nll",
     "rocauc": "auroc",
 }
-"""What other libraries call a metric, and what it is called here."""
+"""Name of a metric in other libraries → its name here, lower case without underscores."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that was probably meant; case and underscores do not count.
+    """The known name that was probably meant, ignoring case and underscores; None if none is similar.
 
-    That is its name here if other libraries call it so, else one that begins with these letters, else the most similar.
+    A name from another library comes first, then the shortest that begins with these letters, then the most similar.
     """
     plain = {k.lower().replace("_", ""): k for k in sorted(known) if not k.startswith("_")}
     asked = name.lower().replace("_", "")
@@ -157,17 +156,17 @@ def no_member(kind: str, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def suggest_names(module: str) -> None:
-    """Let a wrong name in this module say what was probably meant, out of its `__all__`."""
+    """Make a wrong name in this module raise an error that suggests the nearest one of its `__all__`."""
     here = sys.modules[module]
 
     def missing(name: str) -> None:
         raise no_attribute(module, name, here.__all__)
 
-    vars(here)["__getattr__"] = missing  # set, not defined: type checkers would take any name
+    vars(here)["__getattr__"] = missing  # with a defined `__getattr__`, type checkers would accept any name
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name in no table: names the nearest valid one, else lists them all."""
+    """The error for a name that is in no table. It suggests the nearest valid name, else lists all of them."""
     names = sorted(known)
     near = nearest(name, names)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""The protocols that families implement, one screen. A new method is one class that fits one of these."""
+"""The protocols that families implement. A new method is one class that fits one of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Batch:
-    """What a penalty may look at besides the logits. A penalty that needs no more takes the labels alone."""
+    """What a penalty may read besides the logits. One that reads only the labels also takes them instead of this."""
 
     q: Tensor  # soft targets [N, K]
-    labels: Tensor | None  # [N]; None when a transform has mixed them away
-    index: Tensor  # which training items these are
+    labels: Tensor | None  # [N]; None after a transform that mixes items
+    index: Tensor  # the positions of these items in the training set
     weight: Tensor | None = None
 
 
 @runtime_checkable
 class TargetPolicy(Protocol):
-    """Labels to soft targets. Adaptive ones observe validation predictions after each epoch."""
+    """(labels[N], index[N]) -> q[N, K], soft targets. Adaptive policies observe validation predictions every epoch."""
 
     def __call__(self, labels: Tensor, index: Tensor) -> Tensor: ...
     def observe(self, epoch: int, validation: Predictions) -> None: ...
@@ -48,7 +48,7 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever must be in the checkpoint: tensors and plain JSON values only."""
+    """State that must be in the checkpoint: tensors and plain JSON values only."""
 
     def state(self) -> Mapping[str, Any]: ...
     def load(self, state: Mapping[str, Any]) -> None: ...
@@ -73,7 +73,7 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class LogitMap(Protocol):
-    """A fitted, frozen map logits -> logits; savable without pickle."""
+    """A fitted, frozen map from logits to logits, which can be saved without pickle."""
 
     def __call__(self, logits: Tensor) -> Tensor: ...
 

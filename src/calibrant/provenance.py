@@ -1,4 +1,4 @@
-"""What computed a number or made a report: the version, the commit, the command line and the time."""
+"""Where a number or a report comes from: version, commit, command line and time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Provenance:
 
 
 def provenance() -> Provenance:
-    """Version, short commit, and the time in UTC (SOURCE_DATE_EPOCH is respected)."""
+    """The version, the short commit, and the time in UTC (SOURCE_DATE_EPOCH is respected)."""
     from calibrant import __version__
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -30,14 +30,14 @@ def provenance() -> Provenance:
 
 
 def made() -> dict[str, str | None]:
-    """For JSON: command line, version and commit. Without the time, so that two outputs can be compared."""
+    """The command line, version and commit, for JSON. The time is left out, so that two outputs can be compared."""
     from calibrant import __version__
 
     return {"command": command(), "version": __version__, "commit": commit(short=True)}
 
 
 def command(argv: Sequence[str] | None = None) -> str:
-    """The running command line as a shell would take it, with the program's name instead of its path."""
+    """The running command line, quoted for a shell, with the program's name instead of its path."""
     words = list(sys.argv if argv is None else argv)
     program = Path(words[0])
     return shlex.join(["calibrant" if program.stem in ("__main__", "calibrant") else program.name, *words[1:]])
@@ -46,19 +46,19 @@ def command(argv: Sequence[str] | None = None) -> str:
 def commit(*, short: bool = False) -> str | None:
     """The commit of the running source, with `+` if its files were changed; None outside a checkout.
 
-    A copy of a checkout without its history can set the environment variable CALIBRANT_COMMIT.
+    For a copy without its history, set the environment variable CALIBRANT_COMMIT.
     """
-    if said := os.environ.get("CALIBRANT_COMMIT"):
-        return said
+    if given := os.environ.get("CALIBRANT_COMMIT"):
+        return given
     head, changed = _checkout()
     return None if head is None else (head[:12] if short else head) + changed
 
 
 @cache
 def _checkout() -> tuple[str | None, str]:
-    """The commit, and `+` if files were changed; asked once: the source that runs is the one that was loaded."""
+    """The commit, and `+` if files were changed. It is read once, because the loaded source does not change."""
     here = Path(__file__).resolve().parent
-    if not (here.parents[1] / ".git").exists():  # an installed package may lie inside somebody else's checkout
+    if not (here.parents[1] / ".git").exists():  # an installed package may be inside another project's checkout
         return None, ""
     changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here))
     return _git(here, "rev-parse", "HEAD"), "+" if changed else ""

@@ -1,4 +1,4 @@
-"""The frozen records that flow through the pipeline, one way: Predictions → Scores → Estimate → Report.
+"""The frozen records that flow through the pipeline: Predictions → Scores → Estimate → Report.
 
 `logits` always means unnormalised log-probabilities, classes last; log-probabilities are logits too.
 `raw` remembers whether the logits still carry the network's own scale.
@@ -26,7 +26,7 @@ SCHEMA = 1
 
 
 class Split(StrEnum):
-    """Which part of the data an item belongs to. `unknown` is usable, but never silently."""
+    """The part of the data that an item belongs to. `unknown` can be used, but reports say so."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -37,11 +37,10 @@ class Split(StrEnum):
 
 @dataclass(frozen=True)
 class Predictions(Shown):
-    """What a predictor said about N items, and what was true. Build it with `calibrant.predictions`.
+    """The predictions for N items and their true labels. Build it with `calibrant.predictions`.
 
-    Either `logits` ([N, K], or [M, N, K] for M members) or, for a top-1 file, `predicted` and
-    `confidence` alone. Both may be present: a top-label calibrator sets a confidence that its own
-    logits cannot carry, and then the explicit pair is what metrics use.
+    It holds `logits` ([N, K], or [M, N, K] for M members) or, for a top-1 file, `predicted` and `confidence` alone. If
+    both are present, metrics use the explicit pair: a top-label calibrator sets a confidence that logits cannot carry.
     """
 
     labels: Tensor
@@ -54,10 +53,10 @@ class Predictions(Shown):
     classes: tuple[str, ...] | None = None
     features: Tensor | None = None
     group: Tensor | None = None
-    group_names: tuple[str, ...] | None = None  # what `group` numbers
-    binary: bool = False  # K = 2 written as one column: the report says what the number is about
+    group_names: tuple[str, ...] | None = None  # names of the groups; `group` holds indices into them
+    binary: bool = False  # K = 2 given as one column: the report says what the number is about
     source: str = ""
-    fitted_on: str = ""  # content hash of the data that a map in the history of these was fitted on
+    fitted_on: str = ""  # content hash of the data on which a map that was applied to these was fitted
     origin: str = ""  # content hash of these predictions before any map was applied
 
     def __post_init__(self) -> None:
@@ -72,7 +71,7 @@ class Predictions(Shown):
 
     @property
     def k(self) -> int | None:
-        """Number of classes; None for a top-1 file, which does not say."""
+        """The number of classes; None for a top-1 file, which does not say."""
         return None if self.logits is None else int(self.logits.shape[-1])
 
     @property
@@ -89,14 +88,14 @@ class Predictions(Shown):
         return Fingerprint().add(**self.scores()).hexdigest()
 
     def scores(self) -> dict[str, Tensor | None]:
-        """What was said and what was true, items first: what makes these data what they are."""
+        """The tensors that define these data, with items as first axis: labels and what was predicted."""
         logits = self.logits
         if logits is not None and logits.ndim == 3:
             logits = logits.movedim(0, 1)
         return {"labels": self.labels, "logits": logits, "predicted": self.predicted, "confidence": self.confidence}
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write to a .npz, .safetensors, .parquet or .csv file, whole or not at all; `calibrant.read` reads it."""
+        """Write a .npz, .safetensors, .parquet or .csv file, whole or not at all. `calibrant.read` reads it."""
         from calibrant.files import write
 
         return write(path, self)
@@ -110,7 +109,7 @@ class Predictions(Shown):
         return f"Predictions of {self.n:,} items, {of}{members}", [pair for pair in about.items() if pair[1]]
 
     def take(self, index: Tensor) -> Predictions:
-        """The items at `index`, everything that belongs to them included."""
+        """The items at `index`, with everything that belongs to them."""
 
         def pick(tensor: Tensor | None) -> Any:
             return None if tensor is None else tensor[index.to(tensor.device)]
@@ -123,7 +122,7 @@ class Predictions(Shown):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, formatted and ordered by the number. What does not exist is None, with the reason."""
+    """A number with its interval. It is formatted and compared as the number, which is None if it does not exist."""
 
     value: float | None
     low: float | None = None
@@ -169,8 +168,8 @@ class Estimate:
 class Report(Shown, Mapping[str, Estimate]):
     """Named estimates over one set of predictions, with the conventions that give them meaning.
 
-    `report["ece"].value` or `report.ece.value`; iterating gives the metric names. `extras` holds what is not one number
-    (decompositions, the ECE identity, ensemble numbers, the calibration test), by name.
+    Read one as `report["ece"].value` or `report.ece.value`; iterating gives the metric names. `extras` holds by name
+    what is not one number: decompositions, the ECE identity, ensemble numbers, the calibration test.
     """
 
     metrics: Mapping[str, Estimate]
@@ -180,8 +179,8 @@ class Report(Shown, Mapping[str, Estimate]):
     file: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     percent: frozenset[str] = frozenset()  # metrics that printed tables show in percent
-    predictions: Predictions | None = field(default=None, compare=False)  # what `to_html` draws; a stream keeps none
-    by: Any = None  # `metrics.subgroups.Subgroups`, if `evaluate(…, by=…)` was asked for them
+    predictions: Predictions | None = field(default=None, compare=False)  # for `to_html`; a stream keeps none
+    by: Any = None  # `metrics.subgroups.Subgroups`, if `evaluate` was called with `by`
 
     def __getitem__(self, name: str) -> Estimate:
         if name not in self.metrics:
@@ -189,7 +188,7 @@ class Report(Shown, Mapping[str, Estimate]):
         return self.metrics[name]
 
     def __getattr__(self, name: str) -> Estimate:
-        metrics: Mapping[str, Estimate] = self.__dict__.get("metrics", {})  # empty while it is being copied
+        metrics: Mapping[str, Estimate] = self.__dict__.get("metrics", {})  # no fields yet while it is copied
         if name in metrics:
             return metrics[name]
         raise no_member("Report", name, [*metrics, *vars(Report)])
@@ -241,28 +240,16 @@ class Report(Shown, Mapping[str, Estimate]):
         return json_text(self.to_dict(), indent)
 
     def to_markdown(self) -> str:
-        rows = [f"| {name} | {value} | {interval} |" for name, value, interval in self._cells("–")]
-        return "\n".join(["| metric | value | 95% interval |", "|---|---:|---|", *rows])
-
-    def to_latex(self) -> str:
-        rows = [
-            f"{name.replace('_', chr(92) + '_')} & {value} & {interval} " + r"\\"
-            for name, value, interval in self._cells("--")
-        ]
-        head = r"\begin{tabular}{lrl}" + "\n" + r"metric & value & 95\,\% interval \\ \hline"
-        return "\n".join([head, *rows, r"\end{tabular}"])
-
-    def _cells(self, dash: str) -> Iterator[tuple[str, str, str]]:
+        """A table with one row per metric: value and 95% interval."""
+        rows = ["| metric | value | 95% interval |", "|---|---:|---|"]
         for name, e in self.metrics.items():
             scale, unit = (100.0, "%") if name in self.percent else (1.0, "")
-            if dash == "--" and unit:
-                unit = r"\,\%"
-            if e.value is None:
-                yield name, dash, e.reason or ""
-            elif e.low is None or e.high is None:
-                yield name, f"{e.value * scale:.4g}{unit}", e.reason or dash
-            else:
-                yield name, f"{e.value * scale:.4g}{unit}", f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+            value = "–" if e.value is None else f"{e.value * scale:.4g}{unit}"
+            interval = e.reason or ("" if e.value is None else "–")
+            if e.value is not None and e.low is not None and e.high is not None:
+                interval = f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+            rows.append(f"| {name} | {value} | {interval} |")
+        return "\n".join(rows)
 
 
 def data_frame(rows: list[dict[str, Any]]) -> Any:

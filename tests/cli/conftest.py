@@ -1,13 +1,24 @@
-"""What the tests of all verbs share."""
+"""Fixtures for the tests of all verbs."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from calibrant.cli import audit_advice
+from calibrant.cli import audit_advice, run
 
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit's advice compares a few calibrators only: most pages are not about it."""
+    """Let the advice of an audit try only a few calibrators: few tests are about it."""
     monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the bundled digits with dropout and the weights of three epochs. Tests only read it."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["--set", "epochs=4", "--set", "network.dropout=0.2", "--keep-weights", "3", "--json"]
+    assert run(["train", "digits/cross_entropy", "-o", str(out), *settings]) == 0
+    return out

@@ -1,4 +1,4 @@
-"""`calibrant apply` to new items, which have no labels: the same scores and decisions, and no labels are made up."""
+"""`calibrant apply` to new items without labels: the same scores and decisions, and the output has no labels either."""
 
 from __future__ import annotations
 

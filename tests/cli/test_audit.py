@@ -24,7 +24,7 @@ from calibrant.report import numbers
 
 
 def write(path: Path, n: int = 400, seed: int = 0, sharpness: float = 3.0, split: str = "test") -> Path:
-    """Overconfident by construction: labels follow a softer softmax than the logits say."""
+    """Overconfident predictions: the labels are drawn from a softer softmax than that of the logits."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, 4))
     y = (z + rng.gumbel(size=z.shape)).argmax(1)
@@ -99,7 +99,7 @@ def test_people_get_a_verdict_conventions_and_a_next_step(here: Path, capsys: py
     assert "next: calibrant audit a.npz --advise" in out
 
 
-def test_binary_says_what_it_is_about(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_classes_state_which_confidence_is_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("b.npz", probs=np.array([0.2, 0.7, 0.9, 0.4]), labels=[0, 1, 1, 1])
     assert run(["audit", "b.npz", "--no-intervals"]) == 0
     assert "top label (--about positive for class 1)" in " ".join(capsys.readouterr().out.split())
@@ -127,7 +127,7 @@ def test_gates(here: Path, capsys: pytest.CaptureFixture[str], gates: list[str],
     assert all(word in err for word in words), err
 
 
-def test_a_gate_on_what_does_not_exist_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gate_on_a_missing_value_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("right.npz", logits=np.eye(3), labels=[0, 1, 2])
     assert run(["audit", "right.npz", "--fail-if", "auroc < 0.5"]) == 3
     assert "auroc.value does not exist (all predictions are correct" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_before_and_after_on_the_page_are_the_same_items(
     here: Path, separate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without other items a half is judged: its numbers, and not those of all items, stand on both sides."""
+    """Without --calibration only a half of the items is judged, before and after."""
     told: list[Advice] = []
     monkeypatch.setattr(audit_advice, "advise", lambda *a, **kw: told.append(advise(*a, **kw)) or told[0])
     write(here / "c.npz", seed=1, split="calibration")
@@ -183,7 +183,7 @@ def test_two_files_side_by_side_with_a_paired_comparison(here: Path, capsys: pyt
     assert run(["audit", "a.npz", "c.npz", "--metrics", "nll"]) == 0
 
 
-def test_reuse_must_be_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reuse_must_be_allowed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dataclasses import replace
 
     p = files.read("a.npz")
@@ -243,9 +243,9 @@ def test_names_of_a_top1_file(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(["compare", "top.npz", "top.npz", *keys, "--metrics", "ece", "--json"]) == 0
 
 
-def test_what_the_system_refuses_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_the_system_refuses_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("no /proc, the folder in which not even root can make a file")
     assert run(["audit", "a.npz", "--metrics", "accuracy,gap", "--html", "/proc/report.html"]) in (1, 2)
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("calibrant: ") and err.count("\n") == 1
+    assert out == "" and err.startswith("calibrant: /proc/report.html: ") and err.count("\n") == 1

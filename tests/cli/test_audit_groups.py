@@ -51,7 +51,7 @@ def test_every_format_names_the_worst_group(table: pa.Table, capsys: pytest.Capt
 
 def test_the_terminal_and_the_report(table: pa.Table, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(table, "x.parquet")
-    assert run(["audit", "x.parquet", "--by", "site", "--plan", "0.01", "--html", "r.html"]) == 0
+    assert run(["audit", "x.parquet", "--by", "site", "--plan", "0.01", "--html", "r.html", *QUICK]) == 0
     out = capsys.readouterr().out
     assert "worst site: Córdoba says " in out and "after correcting for 4 groups" in out
     rows = {line.split()[0]: line for line in out.splitlines() if line and line.split()[0] in SITES}
@@ -72,7 +72,7 @@ def test_the_terminal_and_the_report(table: pa.Table, capsys: pytest.CaptureFixt
         (["--plan", "0"], "width 0; pass the width"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_wrong_groups_and_widths_are_one_line(
     table: pa.Table, capsys: pytest.CaptureFixture[str], words: list[str], says: str
 ) -> None:
     pq.write_table(table, "x.parquet")

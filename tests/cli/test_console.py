@@ -1,4 +1,4 @@
-"""Nothing that comes from a name, a key, a column or a file steers the terminal."""
+"""Text from a name, a key, a column or a file cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_json_stays_json(said: Said) -> None:
     assert code == 0 and json.loads(out)[0]["file"] == name
 
 
-def test_a_name_that_is_no_text(said: Said, here: Path) -> None:
+def test_a_file_name_that_is_not_text(said: Said, here: Path) -> None:
     name = b"\xff.npz".decode("utf-8", "surrogateescape")
     try:
         files.write(here / name, scores())  # type: ignore[arg-type]
@@ -141,13 +141,13 @@ def test_a_warning_is_one_line_for_people(said: Said) -> None:
     assert err.startswith(r"note: \x1b[31m.npz: these logits look like probabilities")
 
 
-def test_text_that_does_not_steer_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     text = "σ = 0.5 … 100% – naïve \U0001f642 漢字"
     assert escaped(text) == text and escaped("a\nb", lines=True) == "a\nb"
 
 
-def test_nobody_else_writes_to_the_console() -> None:
-    """In `cli`, lines go through `console`; elsewhere only progress prints, and that escaped."""
+def test_all_output_goes_through_the_console() -> None:
+    """In `cli`, lines go through `console`; elsewhere only progress bars print, and they escape their text."""
     source = Path(console.__file__).parents[1]
     for path in source.rglob("*.py"):
         text, ours = path.read_text("utf-8"), "cli" in path.relative_to(source).parts

@@ -1,4 +1,4 @@
-"""`calibrant decide` and what takes its rule: one sentence, JSON, folders that are replaced only by their kind."""
+"""`calibrant decide`, and `apply` and `audit` with its rule: output, JSON, and which folders are replaced."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_given_threshold(preds: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 2 and f"{preds}: no item has a confidence of 1 or more" in err
 
 
-def test_folders_keep_to_their_kind(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_replaced_only_by_its_kind(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")[0] == 0
     code, _, err = call(capsys, "decide", preds, "--accept", 0.5, "-o", tmp_path / "map")
     assert code == 2 and "holds a fitted map, not a decision rule" in err
@@ -131,7 +131,7 @@ def test_a_loss_file(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_columns_of_a_loss_are_matched_by_class(
     preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As its rows are: in any order, and no other names."""
+    """Columns may have any order, like rows, but only the names of the classes."""
     losses, said = tmp_path / "loss.csv", []
     for text in (
         "class,0,1,2\n0,0,1,4\n1,2,0,1\n2,3,1,0\n",
@@ -162,7 +162,7 @@ def test_names_of_groups_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_rows_of_costs_are_matched_by_class(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In any order, and a column `class` of numbers is no action."""
+    """Rows may have any order, and a column `class` of numbers is not an action."""
     prices, said = tmp_path / "costs.csv", []
     for text in ("a,b\n0,5\n1,0\n2,3\n", "class,a,b\n2,2,3\n0,0,5\n1,1,0\n"):
         prices.write_text(text)
@@ -176,7 +176,7 @@ def test_rows_of_costs_are_matched_by_class(preds: Path, tmp_path: Path, capsys:
 
 
 def test_sets_under_shift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`apply --weights` and `--adaptive` are the Python objects on files."""
+    """`apply --weights` and `--adaptive` give what the Python objects give."""
     rng = np.random.default_rng(0)
     for name, n in (("cal", 600), ("new", 200)):
         z = 3 * rng.normal(size=(n, 4))
@@ -223,7 +223,7 @@ def test_sets_under_shift_refuse_what_they_cannot_keep(tmp_path: Path, capsys: p
         for end in ends:
             words = ("apply", rule, new, "--calibration", cal, *end, "-o", tmp_path / "o.npz")
             code, _, err = call(capsys, *words)
-            assert code == 2 and "promise neither a guarantee nor anything about groups" in err
+            assert code == 2 and "cannot keep a guarantee or a promise about groups" in err
     assert call(capsys, "decide", cal, *goal, "-o", rule)[0] == 0
     for known, end, message in (
         (tmp_path / "cal_groups.npz", ends[0], "calibration items come in groups"),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from calibrant import cli, files
+from calibrant import cli, files, training
 from calibrant.cli import run
 from calibrant.metrics import stream_parquet
 
@@ -71,9 +71,7 @@ def test_any_exception_is_one_line(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_what_torch_says_when_memory_is_short(
-    preds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torch_out_of_memory(preds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(files, "read", lambda *_, **__: torch.empty(1 << 60))
     assert run(["audit", preds]) == 1
     assert capsys.readouterr().err.startswith("calibrant: out of memory")
@@ -94,11 +92,14 @@ def test_signals_keep_their_codes(
 ) -> None:
     monkeypatch.setattr(files, "read", raising(stop))
     assert run(["audit", preds]) == code
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err == f"calibrant: {'interrupted' if code == 130 else 'terminated'}\n"
+    monkeypatch.setattr(training, "read", raising(stop))
+    assert run(["train", "digits/focal", "-o", "run"]) == code
+    assert capsys.readouterr().err.endswith("; run the same command again to resume\n")
 
 
 class Deadly(stream_parquet.Task):
-    """The worker that receives this task is gone, as if the system had killed it."""
+    """A task that kills the worker that receives it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return signal.raise_signal, (signal.SIGKILL,)
@@ -117,7 +118,7 @@ def test_a_worker_that_is_killed(
 
 
 @pytest.mark.parametrize("name", ["f.npz", "f.csv", "f.parquet", "f.safetensors", "folder", "/dev/null", "/dev/zero"])
-def test_pipes_and_devices_are_refused_not_waited_for(
+def test_pipes_and_devices_are_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,7 +131,7 @@ def test_pipes_and_devices_are_refused_not_waited_for(
     assert err.count("\n") == 1 and name in err and "a pipe, a device or a socket" in err
 
 
-def test_pipes_where_maps_recipes_and_weights_belong(
+def test_pipes_in_place_of_maps_recipes_and_weights(
     preds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "map").mkdir()
@@ -172,7 +173,9 @@ def test_names_too_long(words: list[str], preds: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("content", [b"", b"epochs = \xff", b"# nothing\n", b"[[[[", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
-def test_recipes_that_are_none(content: bytes, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_recipes(
+    content: bytes, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tmp_path / f"r{suffix}"
     recipe.write_bytes(content)
     assert run(["train", str(recipe), "-o", str(tmp_path / "run")]) == 2

@@ -80,7 +80,9 @@ def test_parquet_folders_stream(preds: Path, tmp_path: Path, capsys: pytest.Capt
     assert code == 0 and json.loads(out)["n"] == 1800 and files.read(tmp_path / "out").n == 1800
 
 
-def test_terminal_says_the_verdict_and_where(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_the_guard_and_the_folder(
+    preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
     assert code == 0 and err == "" and "guard ok" in out and "written to" in out and "temperature 3" in out
     code, out, _ = call(capsys, "fit", preds, "--method", "histogram", "--set", "bins=2")
@@ -149,7 +151,7 @@ def test_damaged_maps(damage: Any, words: str, preds: Path, tmp_path: Path, caps
     assert code == 2 and words in err and not (tmp_path / "o.npz").exists()
 
 
-def test_reporting_on_what_was_fitted(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reporting_on_fitted_items(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
     call(capsys, "apply", tmp_path / "map", preds, "-o", tmp_path / "o.npz")
     code, _, err = call(capsys, "audit", tmp_path / "o.npz")

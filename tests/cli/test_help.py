@@ -1,4 +1,4 @@
-"""`--help`: everything is there, nothing is cut off, and it fits a terminal of 80 columns."""
+"""`--help` shows every option, cuts nothing off, and fits 80 columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_overview_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> No
     assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
 
 
-def test_options_stand_in_groups_and_a_switch_shows_the_word_that_turns_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_grouped_and_a_switch_shows_the_word_that_changes_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--help"]) == 0
     options, files, streams = re.split(r"How files are read:|Streams:", capsys.readouterr().out)
     assert "--no-intervals " in options and "--no-stream" not in streams and "--stream " in streams

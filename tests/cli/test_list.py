@@ -1,4 +1,4 @@
-"""`calibrant list`: every family answers, unknown names are told the nearest."""
+"""`calibrant list`: every family has entries, and an unknown name gets the nearest one as an answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
-from calibrant.cli import VERBS, load, run
+from calibrant.cli import run
 from calibrant.cli.list_ import FAMILIES, summary
 from calibrant.metrics import METRICS
 
@@ -23,22 +22,14 @@ def test_families_with_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_answers(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_family_has_entries(family: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", family, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]
     assert run(["list", family]) == 0
     printed = capsys.readouterr().out
-    assert all(entry["name"] in printed and entry["summary"] in printed for entry in entries)
-    assert entries or "not in this version yet" in printed
+    assert entries and all(entry["name"] in printed and entry["summary"] in printed for entry in entries)
     for entry in entries:  # a sentence that ends at an abbreviation's full stop leaves a bracket open
         assert entry["summary"].count("(") == entry["summary"].count(")"), entry
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_overview_says_of_a_verb_what_its_own_help_says(verb: str) -> None:
-    found = load(verb)
-    own = found.info.help if isinstance(found, typer.Typer) else " ".join(str(found.__doc__).split("\n\n")[0].split())
-    assert own == f"{VERBS[verb]}.", f"the line of {verb!r} in VERBS (cli/__init__.py) is not its docstring's"
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], []])

@@ -1,4 +1,4 @@
-"""A file never runs code: a `module:factory` in a run or a recipe counts only if the user says it again."""
+"""A file never runs code: a `module:factory` in a run or a recipe is used only if the user repeats it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parts():
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a module of the user's, freshly imported in each test."""
+    """A working directory with a user's module, which each test imports anew."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "their_code.py").write_text(MODULE)
     monkeypatch.delitem(sys.modules, "their_code", raising=False)
@@ -54,7 +54,7 @@ def forget(here: Path) -> None:
     ],
 )
 def test_a_run_is_data(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is asked for again with the words to type, and with them the verb works."""
+    """The error states the words to type, and with them the verb works."""
     assert run(["train", "digits/cross_entropy", *SMALL, "--data", "their_code:parts", "-o", "made"]) == 0
     assert json.loads(Path("made/recipe.json").read_text())["data"]["name"] == "their_code:parts", "a reminder"
     forget(here)
@@ -85,7 +85,7 @@ def test_a_recipe_file_is_data(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_recipe_in_python_is_data_too(here: Path) -> None:
-    """It may have been read from anywhere; `factory` is the caller's word."""
+    """A recipe may come from anywhere; only `factory` is the caller's own."""
     recipe = read("digits/cross_entropy", ["data.name=their_code:parts", "epochs=1", "network.hidden=[8]"])
     with pytest.raises(InputError, match="--data their_code:parts"):
         train(recipe, here / "run", How(device="cpu", quiet=True))
@@ -94,7 +94,7 @@ def test_a_recipe_in_python_is_data_too(here: Path) -> None:
 
 
 def test_a_stored_recipe_has_no_base(here: Path) -> None:
-    """Its words would lead to another file."""
+    """`base` would name another file."""
     assert run(["train", "digits/cross_entropy", *SMALL, "-o", "made"]) == 0
     table = json.loads(Path("made/recipe.json").read_text())
     Path("based.json").write_text(json.dumps({**table, "base": "digits/focal"}))
@@ -102,7 +102,7 @@ def test_a_stored_recipe_has_no_base(here: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["checkpoint_path", "pretrained_cfg"])
-def test_options_that_load_files_are_no_options_of_a_network(option: str) -> None:
+def test_a_network_has_no_options_that_load_files(option: str) -> None:
     with pytest.raises(InputError, match=f"{option} names files"):
         build("timm:resnet18", classes=2, **{option: "evil.pth"})
 
@@ -119,8 +119,8 @@ def net(width=8):
 
 
 @pytest.mark.parametrize("word", ["network.name=their_code:net", "network=their_code:net"])
-def test_a_network_of_ones_own_is_trained(word: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options of the recipe's network do not carry over, the factory's own may be set."""
+def test_a_users_network_is_trained(word: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of the recipe's network are dropped; those of the factory can be set."""
     Path("their_code.py").write_text(NETWORK)
     words = ["--set", word, "--set", "network.width=12", "--set", "epochs=1", "--device", "cpu"]
     assert run(["train", "digits/cross_entropy", *words, "-o", "made"]) == 0

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong is answered with what it probably is and what to do; nothing is changed on a guess."""
+"""A newcomer's mistakes: the message names the probable cause and the remedy, and nothing is guessed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_slip_in_a_file_is_answered_with_the_remedy(said: Said, name: str) -> None:
+def test_a_mistake_in_a_file_gets_a_remedy(said: Said, name: str) -> None:
     arrays, words = MISTAKES[name]
     np.savez("x.npz", **arrays)
     code, out, err = said("audit", "x.npz")
@@ -64,13 +64,13 @@ def test_labels_that_are_names_in_a_csv(said: Said) -> None:
     assert code == 2 and "'cat', text and not a number; number the classes from 0" in err
 
 
-def test_a_csv_with_class_names_as_columns_hears_what_columns_are_called(said: Said) -> None:
+def test_a_csv_with_class_names_as_columns_gets_the_expected_names(said: Said) -> None:
     Path("x.csv").write_text("cat,dog,label\n0.5,0.5,0\n")
     code, _, err = said("audit", "x.csv")
     assert code == 2 and "columns found: cat, dog, label" in err and "prob_cat" in err
 
 
-def test_probabilities_saved_as_logits_are_doubted_and_left_as_they_are(said: Said) -> None:
+def test_probabilities_saved_as_logits_get_a_note_and_are_unchanged(said: Said) -> None:
     np.savez("x.npz", logits=P, labels=Y)
     code, out, _ = said("audit", "x.npz", *QUICK)
     assert code == 0 and "look like probabilities" in out and "--probs-key" in out
@@ -85,15 +85,15 @@ def test_probabilities_saved_as_logits_are_doubted_and_left_as_they_are(said: Sa
 
 
 @pytest.mark.parametrize("arrays", [{"logits": Z}, {"probs": P}, {"logits": np.abs(Z)}])
-def test_other_scores_are_not_doubted(said: Said, arrays: dict[str, Any]) -> None:
+def test_other_scores_get_no_note(said: Said, arrays: dict[str, Any]) -> None:
     np.savez("x.npz", labels=Y, **arrays)
     code, out, _ = said("audit", "x.npz", *QUICK)
     assert code == 0 and "note" not in out
     assert "notes" not in json.loads(said("audit", "x.npz", "--json", *QUICK)[1])[0]
 
 
-def test_labels_held_to_be_impossible_are_counted_with_their_part_of_the_nll(said: Said) -> None:
-    """A forest says 0 of what it has not seen."""
+def test_labels_of_probability_zero_are_counted_with_their_share_of_the_nll(said: Said) -> None:
+    """A random forest gives 0 to classes that it has not seen."""
     p = np.full((200, 4), 1 / 3)
     p[:, 3] = 0
     y = np.where(np.arange(200) < 3, 3, 0)
@@ -133,7 +133,7 @@ def test_one_metric_within_noise_is_named(said: Said) -> None:
     assert "worse in nll; within noise in accuracy (" in out
 
 
-def test_no_two_rows_of_a_ranking_read_alike() -> None:
+def test_rows_of_a_ranking_are_distinct() -> None:
     from calibrant.cli.fit import ranked
     from calibrant.posthoc import CALIBRATORS
 
@@ -143,7 +143,7 @@ def test_no_two_rows_of_a_ranking_read_alike() -> None:
     assert len(shown) == len(set(shown)) > len(CALIBRATORS)
 
 
-def test_a_folder_that_is_no_map_says_what_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_map_is_named(tmp_path: Path) -> None:
     ensemble = calibrant.PEP(torch.nn.Linear(3, 2), 0.1).save(tmp_path / "pep")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.json").write_text("{}")
@@ -160,7 +160,7 @@ def test_a_folder_that_is_no_map_says_what_it_is(tmp_path: Path) -> None:
         assert words in str(caught.value) and str(folder) in str(caught.value)
 
 
-def test_images_are_not_divided_by_nothing(said: Said) -> None:
+def test_std_must_be_greater_than_zero(said: Said) -> None:
     from calibrant.cli.model_data import moment
 
     for text, word in (("0,0,0", "greater than 0"), ("0.2,-1,0.2", "greater than 0"), ("nan", "finite")):

@@ -1,4 +1,4 @@
-"""What stands after `next:` is a bare command that runs when pasted, in any shell, for every way to read a file."""
+"""The command after `next:` runs when it is pasted into any shell, for every way to read a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network is fed: somebody's own data as they are, a run's as it was trained, and one line that says so."""
+"""Normalisation of inputs: a user's own data are not changed, a run keeps its own, and one line states it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_model_is_reported_as_accurate_as_it_is_on_raw_data(said: Said, capsys
     assert capsys.readouterr() == ("p.npz: 500 items of test, 2 classes, accuracy 94.00%\n", "inputs: as they are\n")
 
 
-def test_the_data_s_own_moments_are_taken_when_asked_for(said: Said) -> None:
+def test_mean_and_std_can_be_the_datas_own(said: Said) -> None:
     found, _ = said(
         *("predict", "raw_module:net", "--data", "raw_module:parts", "-o", "p.npz", "--mean", "own", "--std", "own")
     )
@@ -82,7 +82,7 @@ def test_the_data_s_own_moments_are_taken_when_asked_for(said: Said) -> None:
     assert found["inputs"] == "minus mean 0.1, divided by std 2"
 
 
-def test_a_file_goes_in_as_it_is_but_bytes_become_zero_to_one(said: Said) -> None:
+def test_a_file_is_not_normalised_except_for_bytes(said: Said) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(100, 230, (200, 8, 8, 1)).astype(np.uint8)
     y = ((x / 255).mean((1, 2, 3)) > 0.66).astype(int)
@@ -93,7 +93,7 @@ def test_a_file_goes_in_as_it_is_but_bytes_become_zero_to_one(said: Said) -> Non
     assert found["accuracy"] != 1.0 and "divided by 255, minus mean 0.6" in str(found["inputs"])
 
 
-def test_stress_and_probe_feed_the_same(said: Said) -> None:
+def test_stress_and_probe_normalise_alike(said: Said) -> None:
     argv = ("raw_module:net", "--data", "raw_module:parts", "-o")
     quick = ("--types", "gaussian_noise", "--severities", "1", "--calibrators", "none", "--no-intervals")
     found, _ = said("stress", *argv, "s", *quick)
@@ -115,7 +115,7 @@ def test_a_run_keeps_the_normalisation_it_was_trained_with(said: Said, capsys: p
     np.testing.assert_allclose(again.logits, expected.logits, atol=1e-5)
 
 
-def test_a_model_of_one_logit_is_taken(said: Said) -> None:
+def test_a_model_with_one_logit_is_accepted(said: Said) -> None:
     one = "\n\ndef one():\n    return nn.Sequential(Threshold(), nn.Linear(2, 1, bias=False)).requires_grad_(False)\n"
     Path("raw_module.py").write_text(MODULE + one)
     found, _ = said("predict", "raw_module:one", "--data", "raw_module:parts", "-o", "p.npz")

@@ -1,4 +1,4 @@
-"""What a command may write over: a thing of the same kind that calibrant wrote, and never one of its inputs."""
+"""A command replaces only output of its own kind, and never one of its inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, words: str, *argv: object) -> None:
-    """Exit code 2, one line with these words, and every file below `folder` as it was."""
+    """Assert exit code 2, one line with these words, and that no file below `folder` has changed."""
     before = content(folder)
     code = run([str(a) for a in argv])
     said = capsys.readouterr()
@@ -91,7 +91,7 @@ def test_a_folder_is_replaced_by_its_own_kind_only(
     refused(capsys, tmp_path, "notes.txt", *fit(preds, made))
 
 
-def test_a_map_that_something_else_wrote_is_no_map(
+def test_a_map_json_of_another_program_is_not_a_map(
     preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "game").mkdir()
@@ -178,7 +178,7 @@ def test_files_and_folders_do_not_replace_each_other(
     assert [run(page), run(page), run(formula), run(formula)] == [0, 0, 0, 0]
 
 
-def test_every_written_folder_has_a_kind_that_knows_it(preds: Path, tmp_path: Path) -> None:
+def test_every_written_folder_is_recognised_by_one_kind(preds: Path, tmp_path: Path) -> None:
     """Two kinds that both know a folder would replace each other."""
     run([str(a) for a in fit(preds, tmp_path / "map")])
     run(["apply", str(tmp_path / "map"), str(parts(tmp_path / "source", preds)), "-o", str(tmp_path / "parts")])

@@ -1,4 +1,4 @@
-"""`calibrant predict` on a user's own maps of labels, a file or a Dataset: alone, as a stream, and on to an audit."""
+"""`calibrant predict` on a user's own label maps, from a file or a Dataset: alone, as a stream, then audited."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stacked(ignored: int = -1, classes: int = K) -> TensorDataset:
 
 
 def video() -> dict[str, Dataset[Any]]:
-    """As docs/smoothing.md says: parts stay whole. The last class does not occur."""
+    """The data set of docs/smoothing.md, whose parts stay whole. The last class does not occur."""
     return {"train": stacked(), "test": stacked(classes=K - 1)}
 
 
@@ -70,7 +70,7 @@ def saved(path: Path, ignored: int = -1, dtype: type = np.int64) -> Path:
 
 
 def looped(window: int) -> Tensor:
-    """[T, H, W, K]: each frame's probabilities with those of the frames before it, one after the other."""
+    """Probabilities [T, H, W, K], averaged with those of earlier frames in a plain loop."""
     x, d = torch.from_numpy(frames()[0]).permute(0, 3, 1, 2) / 255, math.exp(-0.8)
     out, seen, model = [], [], network().eval()
     with torch.no_grad():
@@ -167,7 +167,7 @@ def test_pep_chooses_sigma_on_maps_and_draws_its_curve(tmp_path: Path, capsys: p
         ("network", "few.npz", [], "12 images but 11 labels"),
     ],
 )
-def test_what_does_not_fit_is_one_line_and_nothing_is_written(
+def test_wrong_shapes_are_one_line_and_nothing_is_written(
     model: str,
     data: str,
     more: list[str],
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(
         (["fit", "seg.npz"], "no key 'logits'"),
     ],
 )
-def test_verbs_that_need_one_label_an_item_say_so(
+def test_verbs_that_need_one_label_per_item(
     verb: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`calibrant predict` on images of labels: networks that answer [N, K, H, W], alone, as MC dropout and in a stream."""
+"""`calibrant predict` on label maps: networks that return [N, K, H, W], alone, as MC dropout and in a stream."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def predicted(root: Path, out: Path, *more: str) -> np.ndarray:
     return np.load(out)["logits"].astype(np.float64)
 
 
-def test_each_pixel_is_averaged_with_itself_in_the_frames_before(root: Path, tmp_path: Path) -> None:
+def test_each_pixel_is_averaged_over_earlier_frames(root: Path, tmp_path: Path) -> None:
     z, stream = predicted(root, tmp_path / "a.npz"), predicted(root, tmp_path / "s.npz", "--stream", "--batch", "4")
     with np.load(tmp_path / "a.npz") as held:
         frame = held["group"]
@@ -67,7 +67,7 @@ def test_mc_dropout_of_pixels(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--stream"]])
-def test_classes_that_stand_elsewhere_unsaid_are_one_line_with_the_option(
+def test_a_wrong_class_axis_is_one_line_with_the_option(
     root: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["predict", MODEL, "--data", "camvid", "--data-root", str(root), "--split", "validation"]

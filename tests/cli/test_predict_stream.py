@@ -16,14 +16,6 @@ from calibrant.cli import run
 from calibrant.cli.predict import narrowed
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "run"
-    settings = ["--set", "epochs=2", "--set", "network.dropout=0.2", "--json"]
-    assert run(["train", "digits/cross_entropy", "-o", str(out), *settings]) == 0
-    return out
-
-
 def predicted(trained: Path, out: Path, *more: str) -> np.ndarray:
     assert run(["predict", str(trained), "-o", str(out), *more]) == 0
     return np.load(out)["logits"].astype(np.float64)
@@ -42,7 +34,9 @@ def test_each_item_is_averaged_with_those_before_it(trained: Path, tmp_path: Pat
     np.testing.assert_allclose(named, found, atol=1e-6)
 
 
-def test_of_mc_dropout_one_pass_a_frame(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mc_dropout_in_a_stream_has_one_member_per_frame(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     out = tmp_path / "p.npz"
     options = ["--stream", "--ensemble", "dropout", "--members", "3", "--window", "2", "--scene-cut", "0.9", "--json"]
@@ -52,10 +46,10 @@ def test_of_mc_dropout_one_pass_a_frame(trained: Path, tmp_path: Path, capsys: p
     assert run(["audit", str(out), "--no-intervals"]) == 0
 
 
-@pytest.mark.parametrize("options", [("--stream",), ("--ensemble", "dropout", "--members", "3")])
-def test_written_in_the_networks_own_precision_which_an_audit_does_not_see(
-    trained: Path, tmp_path: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_pooled_logits_are_written_in_float32_without_changing_an_audit(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    options = ("--ensemble", "dropout", "--members", "3")
     narrow = tmp_path / "narrow.npz"
     predicted(trained, narrow, *options)
     assert np.load(narrow)["logits"].dtype == np.float32
@@ -69,7 +63,7 @@ def test_written_in_the_networks_own_precision_which_an_audit_does_not_see(
             assert getattr(a[name], end) == pytest.approx(getattr(b[name], end), abs=1e-6), (name, end)
 
 
-def test_narrowing_keeps_what_is_impossible_and_what_is_all_but_certain() -> None:
+def test_float32_keeps_impossible_and_almost_certain_classes() -> None:
     z = torch.tensor([[0.0, -math.inf], [-1e-30, -690.0]], dtype=torch.float64)
     p = calibrant.predictions(z, [0, 0])
     found = narrowed(p, [torch.nn.Linear(1, 1)]).logits

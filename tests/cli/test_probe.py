@@ -65,7 +65,7 @@ def test_several_runs_give_the_variance(runs: list[str], capsys: pytest.CaptureF
 def test_models_stand_side_by_side_on_the_levels_of_the_first(
     runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No number of one model is mixed with another's."""
+    """The numbers of one model are not mixed with another's."""
     words = ["--limit", "50", "--levels", "2"]
     together = probed(capsys, *runs, *words)
     alone = probed(capsys, runs[0], *words)
@@ -104,10 +104,10 @@ def test_the_table_fits_a_terminal_and_no_interval_breaks(
     assert all(len(line) <= 100 for line in said[at - 1 : at + 7])
 
 
-def test_robustness_that_was_probed_is_what_training_takes(
+def test_training_reuses_distances_that_were_probed(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """probe on train and validation, then `train --levels RUN`: the twin is audited beside it, in one report."""
+    """Probe train and validation, then `train --levels RUN`: one report audits both networks."""
     probed(capsys, runs[0], "--split", "train,validation")
     held = {p: p.stat().st_mtime_ns for p in (Path(runs[0]) / "robustness").rglob("*.safetensors")}
     sets = [w for s in [*SETTINGS, "targets={name='ar_adals', alpha=0.1}"] for w in ("--set", s)]
@@ -195,7 +195,7 @@ class Infinite(Pixels):
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, with models that the command line finds by their names."""
+    """A folder with models that the command line finds by their names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "probed_models.py").write_text(MODELS)
@@ -227,7 +227,7 @@ def test_a_network_that_does_not_fit_is_refused_and_leaves_nothing(
     assert sorted(models.rglob("*")) == before
 
 
-def test_every_run_is_looked_at_before_the_first_is_attacked(
+def test_every_run_is_checked_before_the_first_attack(
     runs: list[str], models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distances, "robustness", lambda *a, **k: pytest.fail("attacked"))
@@ -248,7 +248,7 @@ def test_a_network_without_parameters_has_a_distance(models: Path, capsys: pytes
     assert found["splits"]["test"]["n"] == 60 and int(far.sum()) > 30  # type: ignore[index]
 
 
-def test_a_model_is_attacked_on_what_it_is_fed(runs: list[str], tmp_path: Path) -> None:
+def test_a_model_is_attacked_with_its_own_normalisation(runs: list[str], tmp_path: Path) -> None:
     """A model that knows its own mean and std is normalised by them, when it predicts and when it is attacked."""
     from calibrant.cli.probes.request import Request
     from calibrant.cli.probes.robustness import robustness as probe
@@ -264,13 +264,13 @@ def test_a_model_is_attacked_on_what_it_is_fed(runs: list[str], tmp_path: Path) 
     torch.testing.assert_close(kept, robustness(members[0], own.inputs(pixels, torch.float32), "ddn", bounds=own))
 
 
-def test_results_cannot_lie_below_a_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_cannot_be_written_below_a_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("probed_models.py", "probed_models.py/a/b"):
         assert run(["probe", "probed_models:Pixels", "--data", "digits", "-o", folder]) == 2
         assert "probed_models.py is a file; name a folder" in capsys.readouterr().err
 
 
-def test_a_run_that_may_not_be_written_to_is_probed_from_what_it_keeps(
+def test_a_read_only_run_is_probed_from_its_stored_distances(
     runs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["probe", runs[0], "--limit", "40", "--levels", "2", "--device", "cpu"]
@@ -283,7 +283,7 @@ def test_a_run_that_may_not_be_written_to_is_probed_from_what_it_keeps(
     assert "no permission to write in" in (said := capsys.readouterr().err) and "with -o" in said
 
 
-def test_runs_that_are_one_or_of_two_recipes(
+def test_a_run_named_twice_and_runs_of_two_recipes(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["probe", runs[0], runs[0] + "/.", "--device", "cpu"]) == 2
@@ -298,7 +298,7 @@ def test_runs_that_are_one_or_of_two_recipes(
     assert "note:" not in capsys.readouterr().err
 
 
-def test_weights_of_an_unfinished_run_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_run_is_reported_as_unfinished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(epoch: int, _: object) -> None:
         if epoch == 2:
             raise KeyboardInterrupt
@@ -310,7 +310,7 @@ def test_weights_of_an_unfinished_run_are_called_so(tmp_path: Path, capsys: pyte
         assert "has been trained for 1 of 20 epochs; these are its weights so far" in capsys.readouterr().err
 
 
-def test_brackets_in_a_path_are_no_markup(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brackets_in_a_path_are_not_markup(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "[b]p[v2].html"
     assert run(["probe", runs[0], "--limit", "40", "--levels", "2", "--html", str(page), "--device", "cpu"]) == 0
     assert str(page) in capsys.readouterr().out and page.is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ SMALL += ["--grid", "5", "--masks", "2"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two losses on digits, with their epochs."""
+    """Two runs with different losses on digits, with their epochs kept."""
     root = tmp_path_factory.mktemp("side")
     for loss in ("cross_entropy", "focal"):
         settings = ["epochs=2", FEW, CNN, f"loss={loss}", "optimiser.weight_decay=0.01"]
@@ -80,7 +81,7 @@ def test_the_hessian_is_that_of_the_training_loss(
     options = {"batch": 16, "batches": 2}
     request = Request((model,), data, ("test",), None, torch.device("cpu"), Path(), options)
     found = objective(request, model, 2)
-    assert found.weight_decay == 0.01 and "focal" in found.said
+    assert found.weight_decay == 0.01 and "focal" in found.description
     largest = hessian_spectrum(
         load_run(runs[1]).members[0], found.batches, loss=found.loss, weight_decay=found.weight_decay
     ).largest
@@ -123,7 +124,7 @@ def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[st
     assert variance["items"] == 24 and max(variance["model"]) > 0
 
 
-def test_what_is_finished_is_not_redone(
+def test_finished_results_are_not_measured_again(
     runs: list[str],
     probed: tuple[Path, dict[str, dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -147,7 +148,28 @@ def test_what_is_finished_is_not_redone(
     victim.write_bytes(held)
 
 
-def test_a_killed_probe_leaves_a_folder_that_goes_on() -> None:
+def test_an_interrupted_probe_goes_on_with_the_network_that_it_lost(
+    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import calibrant.cli.probes.fourier as module
+
+    measure, calls = module.feature_fourier, []
+
+    def stopped_at_the_second(*args: Any, **how: Any) -> object:
+        calls.append(args[0])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*args, **how)
+
+    monkeypatch.setattr(module, "feature_fourier", stopped_at_the_second)
+    words = ["probe", *runs, "--what", "fourier", "-o", str(tmp_path / "out"), *SMALL, "--device", "cpu"]
+    assert run(words) == 130 and not (tmp_path / "out" / "probe.json").exists()
+    assert len(list((tmp_path / "out" / "fourier").iterdir())) == 1
+    assert run(words) == 0
+    assert len(calls) == 3 and (tmp_path / "out" / "report.html").is_file()
+
+
+def test_every_probe_has_a_folder_that_an_output_may_hold() -> None:
     assert all(re.fullmatch(outputs.PROBED, what) for what in PROBES)
 
 
@@ -176,7 +198,9 @@ def test_without_a_folder_results_stay_with_the_run(runs: list[str], capsys: pyt
     assert run(["predict", runs[0], "-o", str(Path(runs[0]).parent / "p.npz"), "--device", "cpu"]) == 0
 
 
-def test_what_does_not_apply_is_said_and_the_rest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probes_that_do_not_apply_are_reported_and_the_others_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ["epochs=1", "network={name='mlp', hidden=[8], batch_norm=false}"]
     train(read("digits/cross_entropy", settings), tmp_path / "mlp", How("cpu", quiet=True))
     base = ["probe", str(tmp_path / "mlp"), *SMALL, "--device", "cpu"]

@@ -1,4 +1,4 @@
-"""What a person sees in a terminal of 80 columns: six numbers, one command to run next, one line for one file."""
+"""Output in a terminal of 80 columns: six numbers, one command to run next, one line per written file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Said = Callable[..., str]
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
-    """A run's test and calibration predictions, overconfident; a command's stdout, in 80 columns unless told."""
+    """Run a command on overconfident predictions and return its stdout, in 80 columns by default."""
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_next_leads_from_an_audit_to_calibrated_predictions(said: Said) -> None:
     assert report == ["audit", "calibrated.npz", "--html", "report.html"]
 
 
-def test_next_without_held_out_predictions_asks_a_half_of_the_items(said: Said) -> None:
+def test_next_without_held_out_predictions_fits_on_half_of_the_items(said: Said) -> None:
     Path("run/test.npz").rename("mine.npz")
     advise = following(said("audit", "mine.npz", "--metrics", "accuracy,gap"))
     assert advise == ["audit", "mine.npz", "--advise"]
@@ -89,7 +89,7 @@ def test_next_without_held_out_predictions_asks_a_half_of_the_items(said: Said) 
     ],
 )
 def test_tables_fit_eighty_columns(said: Said, words: list[str]) -> None:
-    """No line is longer, and none is broken inside a word or number to make it so; a command may be longer."""
+    """No row is longer, and no word or number is broken. Commands may be longer."""
     narrow = said(*words)
     rows = [line.rstrip() for line in narrow.splitlines()]
     table = [row for row in rows if "  " in row.strip() and not row.startswith("next: ")]

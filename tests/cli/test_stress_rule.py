@@ -1,4 +1,4 @@
-"""`calibrant stress --rule`: the promise on every cell, recomputed from the stored logits; which rules are refused."""
+"""`calibrant stress --rule`: the promise on every cell, recomputed from the stored logits, and refused rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(probabilities, labels) of a cell."""
+    """The (probabilities, labels) of a cell."""
     with np.load(path) as held:
         z, y = held["logits"].astype(np.float64), held["labels"]
     p = np.exp(z - z.max(1, keepdims=True))
@@ -38,7 +38,7 @@ def stored(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def same(found: dict[str, Any], hits: np.ndarray[Any, Any]) -> None:
-    """The share of hits with scipy's exact interval; nothing of nothing."""
+    """The share of hits with scipy's exact interval; None without items."""
     if not len(hits):
         assert found["value"] is None
         return
@@ -101,7 +101,7 @@ def test_a_rule_that_does_not_fit_is_one_line(
 
 
 def test_bands_and_sequences_are_judged_too() -> None:
-    """Every frame is an item; the accuracy of the accepted is a mean over sequences, here by a plain loop."""
+    """Every frame is an item, and the accuracy of the accepted is a mean over sequences, recomputed in a plain loop."""
     g = torch.Generator().manual_seed(1)
     z = 4 * torch.randn(2000, 3, generator=g)
     y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]

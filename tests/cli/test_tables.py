@@ -1,4 +1,4 @@
-"""A table as people have it, with labels in words and other columns, through audit, fit, apply and compare."""
+"""A user's table, with labels as words and other columns, through audit, fit, apply and compare."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_csv_names_its_scores_and_sets_after_the_classes(tmp_path: Path, capsy
     assert "classes" not in first
 
 
-def test_classes_that_would_be_read_otherwise_stay_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ambiguous_class_names_become_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A column `logit_norm` would become a class, so the scores are numbered and `classes` names them."""
     table = [row | {"logit_norm": "1.0"} for row in rows(200, 0)]
     source, out = save(tmp_path / "t.csv", table), tmp_path / "o.csv"
@@ -143,7 +143,7 @@ def test_files_whose_labels_have_different_names(tmp_path: Path, capsys: pytest.
     assert len({one["metrics"]["nll"]["value"] for one in json.loads(capsys.readouterr().out)}) == 1
     for key, said in (
         ("y", "no key 'y' for labels"),
-        ("y,target,z", "has 3 names for 2 files; pass one, or one for each"),
+        ("y,target,z", "has 3 names for 2 files; pass one name, or one for each file"),
     ):
         assert run(["compare", *words, key]) == 2
         assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`calibrant train` and `calibrant predict` on the command line: what they print, what they write, how they fail."""
+"""`calibrant train` and `calibrant predict`: what they print and write, and their errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
-def test_what_comes_next_names_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_names_an_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for test in (40, 0):
         sizes = f"data.sizes={{train=100, validation=40, calibration=0, test={test}}}"
         assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / f"r{test}"), *SMALL, "--set", sizes]) == 0
@@ -52,7 +52,7 @@ def test_what_comes_next_names_files_that_are_there(tmp_path: Path, capsys: pyte
         assert table.split("\n")[0].split() == ["split", "n", "accuracy", "nll", "brier", "ece", "gap", "auroc"]
 
 
-def test_a_selection_prints_what_was_chosen_on_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_prints_what_it_chose_and_by_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split, word in (("validation", "chosen by nll on validation"), ("test", "oracle choice, by nll on test")):
         grid = f"selection={{grid={{'loss.gamma'=[0, 9]}}, split='{split}'}}"
         assert run(["train", "digits/focal", "-o", str(tmp_path / split), *SMALL, "--set", grid]) == 0
@@ -68,7 +68,7 @@ def linear():
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
-def test_predict_takes_anyones_model(
+def test_predict_takes_a_users_model(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / f"mine_{suffix[1:]}.py").write_text(FACTORY)
@@ -96,7 +96,7 @@ def test_predict_takes_anyones_model(
 
 
 def test_predict_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Digits as PNG files in folders named after some of the classes give the logits that the arrays give."""
+    """Digits as PNG files in folders named like the classes give the same logits as the arrays."""
     from PIL import Image
 
     train = ["train", "digits/cross_entropy", "-o", f"{tmp_path}/run", "--set", "epochs=2", "--device", "cpu", "--json"]

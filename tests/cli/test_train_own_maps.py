@@ -1,4 +1,4 @@
-"""`calibrant train` on a user's own maps of labels, whose pixels without a class are marked in some way."""
+"""`calibrant train` on a user's own label maps, where a certain number marks pixels without a class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trained(out: Path, data: str, *settings: str) -> int:
     return run(["train", "ss/camvid_unet", *given, "--device", "cpu", "-o", str(out)])
 
 
-def test_a_mark_that_is_named_trains_and_predicts_as_minus_one_does(tmp_path: Path) -> None:
+def test_a_named_mark_is_like_minus_one(tmp_path: Path) -> None:
     assert trained(tmp_path / "a", "plain") == 0
     assert trained(tmp_path / "b", "published", "data.ignore_index=255") == 0
     a, b = (np.load(tmp_path / name / "test.npz") for name in ("a", "b"))
@@ -57,13 +57,13 @@ def test_a_mark_that_is_named_trains_and_predicts_as_minus_one_does(tmp_path: Pa
     assert np.array_equal(np.load(tmp_path / "p.npz")["labels"], b["labels"]), "a run knows the mark of its data"
 
 
-def test_a_mark_that_nobody_named_is_no_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unnamed_mark_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path / "run", "published") == 2
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0 and "pixels of 255 beside the classes 0 … 2" in said
     assert "data.ignore_index=255" in said and not (tmp_path / "run").exists()
 
 
-def test_a_recipe_that_names_no_mark_has_the_key_it_had() -> None:
+def test_a_recipe_without_a_mark_keeps_its_key() -> None:
     assert "ignore_index" not in read("ss/camvid_unet").plain()["data"]
     assert read("ss/camvid_unet", ["data.ignore_index=255"]).key() != read("ss/camvid_unet").key()

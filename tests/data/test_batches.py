@@ -77,7 +77,7 @@ def test_crops_and_flips_are_crops_and_flips(part: Part, augment: Augment, chann
     assert flips == ({0, 1} if augment.flip else {0})
 
 
-def test_the_generator_decides_and_an_epoch_moves_it_on(part: Part) -> None:
+def test_the_generator_decides_the_batches_and_advances(part: Part) -> None:
     make = lambda seed: Batches(part, 8, generator=rng(seed), shuffle=True, augment=Augment())  # noqa: E731
     before = torch.get_rng_state()
     one, two = make(1), make(1)

@@ -74,7 +74,7 @@ def test_mistakes_are_named_in_one_line(items: list[Any], says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_mark_for_one_label_an_item_is_refused() -> None:
+def test_ignore_index_is_refused_for_one_label_per_item() -> None:
     for given in ("digits", TensorDataset(torch.zeros(8, 2), torch.arange(8) % 2)):
         with pytest.raises(InputError, match="has one label per item: ignore_index=255 .* is for maps"):
             load(given, ignore_index=255)
@@ -97,7 +97,7 @@ def test_a_label_that_no_class_can_have_is_refused_before_classes_are_numbered(t
         load({"train": pairs, "test": pairs})
 
 
-def test_the_largest_unsigned_numbers_are_no_marks(tmp_path: Path) -> None:
+def test_large_unsigned_labels_are_not_marks(tmp_path: Path) -> None:
     """2⁶⁴ − 1 and 2⁶⁴ − 100 would become −1 and −100."""
     for value in (2**64 - 1, 2**64 - 100):
         labels = np.zeros((2, 4, 4), np.uint64)

@@ -141,7 +141,7 @@ def test_news(tmp_path: Path) -> None:
     assert data["test"].x[0, :5].tolist() == [3, 1, 5, 1, 0]
     assert data["train"].x.dtype == torch.long
     write_news(tmp_path / FILE, [{"split": "train", "label": 0, "group": "g"}])
-    with pytest.raises(FileError, match="line 1 has no usable 'text'"):
+    with pytest.raises(FileError, match="line 1 has no usable split, label, group and text"):
         load("news20", root=tmp_path)
     (tmp_path / FILE).write_bytes(b"nonsense")
     with pytest.raises(FileError, match="this archive of JSON lines is truncated or damaged"):

@@ -28,7 +28,7 @@ def test_five_of_ten_classes_are_those_items_numbered_anew() -> None:
         assert mine == pytest.approx(float(means[old]))
 
 
-def test_names_and_the_others() -> None:
+def test_subset_names_and_their_complements() -> None:
     classes = ("cat", "dog", "bird", "7")
     assert split_name("cifar10[0-4]") == ("cifar10", "0-4") and split_name("cifar10") == ("cifar10", None)
     assert class_numbers("cat, 2-3", classes, "pets") == (0, 2, 3)
@@ -39,7 +39,7 @@ def test_names_and_the_others() -> None:
             class_numbers(text, classes, "pets")
 
 
-def test_foreign_images_fit_and_it_is_said() -> None:
+def test_foreign_images_are_fitted_with_a_note() -> None:
     colour = torch.randint(256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     small, said = fit_shape(colour, (1, 8, 8))
     assert small.shape == (5, 1, 8, 8) and small.dtype == torch.uint8
@@ -61,7 +61,7 @@ def test_foreign_sets_that_need_no_file(name: str) -> None:
     assert a.x.double().std() > 10 and (name == "digits[5-9]" or not torch.equal(a.x, c.x))
 
 
-def test_what_is_foreign_to_what() -> None:
+def test_usual_foreign_sets() -> None:
     assert usual_ood(load("digits[0-4]"), None)[0][0] == "digits[5,6,7,8,9]"
     assert usual_ood(load("digits"), None)[0] == ["photographs", "noise_uniform", "noise_gaussian"]
     with pytest.raises(InputError, match="images"):
@@ -105,7 +105,7 @@ def test_one_set_as_npz_or_as_a_pair_of_npy(tmp_path: Path) -> None:
             read_set(tmp_path / name, 3)
 
 
-def test_foreign_images_of_ones_own_need_no_labels(tmp_path: Path) -> None:
+def test_own_foreign_images_need_no_labels(tmp_path: Path) -> None:
     from PIL import Image
 
     x = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)

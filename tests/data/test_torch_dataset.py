@@ -63,7 +63,7 @@ def test_pictures_arrays_and_grey_images() -> None:
 NOTHING = {"validation": 0, "calibration": 0, "test": 0}
 
 
-def test_items_of_many_sizes_stay_where_they_are() -> None:
+def test_items_of_several_sizes_stay_in_the_dataset() -> None:
     items = [(torch.full((1, 4 + i % 2, 4), float(i)), i % 2) for i in range(8)]
     part = load(Items(items), sizes=NOTHING)["train"]
     assert part.items is not None
@@ -122,10 +122,36 @@ def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.Mon
             load(name)
 
 
-def test_sizes_that_are_asked_for_count_for_parts_that_are_there() -> None:
+def test_sizes_apply_to_given_parts() -> None:
     x, y = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 4
     one = load(TensorDataset(x, y), sizes={"train": 20})
     assert one["train"].n == 20 and one["test"].n == 20 and one["validation"].n == 10
     several = load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)}, sizes={"train": 30, "test": 40})
     assert several["train"].n == 30 and several["test"].n == 40
     assert load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)})["test"].n == 100, "unless asked, all of it"
+
+
+def test_only_vectors_of_whole_numbers_are_tokens() -> None:
+    y = torch.arange(40) % 2
+    assert load((torch.randint(9, (40, 6)), y))["train"].x.dtype == torch.long
+    assert load((torch.randint(9, (40, 1, 4, 4)), y))["train"].x.dtype == torch.float32
+
+
+def test_errors_in_the_users_code_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Items):
+        def __getitem__(self, place: int) -> Any:
+            if place == 3:
+                raise OSError("three.png is missing")
+            return super().__getitem__(place)
+
+    with pytest.raises(InputError, match=r"item 3 of the train data set: OSError: three\.png is missing"):
+        load(Failing([(torch.zeros(2), 0)] * 5))
+    with pytest.raises(InputError, match=r"3 arrays; pass a pair \(x, y\)"):
+        load((1, 2, 3))  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing_set.py").write_text("def make(): return {}['key']\n")
+    (tmp_path / "failing_module.py").write_text("1 / 0\n")
+    with pytest.raises(InputError, match=r"data 'failing_set:make': make\(\) failed with KeyError: 'key'"):
+        load("failing_set:make")
+    with pytest.raises(InputError, match="cannot import 'failing_module'.*division by zero"):
+        load("failing_module:make")

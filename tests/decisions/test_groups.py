@@ -18,7 +18,7 @@ from calibrant.errors import InputError
 from calibrant.report.operating import promised
 from tests.cli.test_fit_apply import call
 
-SETS, POOL = 800, 4000
+SETS, POOL = 400, 4000
 NOISE = 3 * np.sqrt(0.05 * 0.95 / SETS)
 
 

@@ -68,8 +68,8 @@ def test_the_promise_holds_with_ties() -> None:
 
 
 def test_the_promise_holds_in_each_class_and_group() -> None:
-    shares = cells(300)
-    assert len(shares) == 6 and max(shares.values()) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+    shares = cells(150)
+    assert len(shares) == 6 and max(shares.values()) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
 
 
 def test_little_is_wasted() -> None:

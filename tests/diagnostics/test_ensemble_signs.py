@@ -14,7 +14,7 @@ HIGHER = (NOISE, NOISE + 1 + 0.1 * NOISE.roll(2))
 SAME = (NOISE, NOISE + 0.1 * (NOISE.roll(3) - NOISE.mean()))
 
 
-def test_all_three() -> None:
+def test_all_three_signs() -> None:
     found = ensemble_signs(LOWER, LOWER, LOWER)
     assert found.shown == ["variance", "high_frequency", "sharpness"] and not found.opposite
     assert found.verdict == (

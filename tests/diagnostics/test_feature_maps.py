@@ -43,8 +43,8 @@ def test_data_uncertainty_is_averaged_over_channels_of_one_pass() -> None:
 
 
 def test_smoothing_layers_are_seen_and_reduce_the_variance() -> None:
-    model = build("resnet18", classes=10, in_channels=3, size=(32, 32), dropout=0.3)
-    images = torch.randn(2, 3, 32, 32, generator=RNG), torch.zeros(2, dtype=torch.long)
+    model = build("resnet18", classes=10, in_channels=3, size=(16, 16), dropout=0.3)
+    images = torch.randn(2, 3, 16, 16, generator=RNG), torch.zeros(2, dtype=torch.long)
     state, modes = torch.get_rng_state(), [m.training for m in model.modules()]
     plain = feature_variance(model, images, passes=2)
     smooth = feature_variance(calibrant.smooth(model), images, passes=2)

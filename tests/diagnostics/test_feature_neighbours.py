@@ -14,7 +14,7 @@ SIDE = 9
 
 
 class Map(nn.Module):
-    """Ends in a map of one point, so that the layers before it are those that count."""
+    """A network that ends in a map of one point, so that only the layers before it count."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

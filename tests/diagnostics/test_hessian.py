@@ -50,7 +50,7 @@ def network(*layers: nn.Module, width: int = 8) -> nn.Module:
 
 
 def as_function(model: nn.Module, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Logits of x as a function of the flat parameters, and where they are."""
+    """Return the logits of x as a function of the flat parameters, and these parameters."""
     names, held = zip(*model.named_parameters(), strict=True)
     sizes = [p.numel() for p in held]
 
@@ -214,7 +214,7 @@ def test_lanczos_finds_known_spectra_within_its_bound(size: int, k: int) -> None
     torch.testing.assert_close(gram, torch.eye(k, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
-def test_lanczos_holds_a_bounded_basis_and_says_when_it_is_not_done() -> None:
+def test_lanczos_holds_a_bounded_basis_and_reports_when_it_has_not_converged() -> None:
     values = torch.linspace(0, 1, 300, dtype=torch.float64)  # no gap: many products
     few = lanczos(with_spectrum(values), 2, RNG, basis=8, most=12)
     assert not few.converged and few.products == 12 and (few.residuals > 1e-3).any()
@@ -357,7 +357,7 @@ def test_what_has_no_second_derivative_is_named(loss: object, layer: nn.Module, 
         hessian_spectrum(network(layer), (X, Y), loss=loss)
 
 
-def test_not_finite_products_and_impossible_k() -> None:
+def test_bad_input() -> None:
     with pytest.raises(InputError, match="not finite"):
         lanczos(Dense(torch.full((4, 4), torch.nan, dtype=torch.float64)), 1, RNG)
     with pytest.raises(InputError, match="k=76 eigenvalues of a matrix of side 75"):

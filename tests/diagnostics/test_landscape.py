@@ -47,7 +47,7 @@ def test_the_loss_at_each_point_is_that_of_the_moved_network() -> None:
 
 
 def test_a_callers_autocast_does_not_hide_that_weights_have_moved() -> None:
-    """It keeps casts of weights."""
+    """Autocast caches casts of the weights."""
     plain = loss_landscape(network(), BATCHES, points=3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = loss_landscape(network(), BATCHES, points=3)
@@ -90,7 +90,7 @@ def test_every_mask_is_a_landscape_of_its_own() -> None:
         loss_landscape(network(), BATCHES, masks=2)
 
 
-def test_a_killed_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_grid_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, file = network(), tmp_path / "grid.safetensors"
     whole = loss_landscape(model, BATCHES, points=4)
 

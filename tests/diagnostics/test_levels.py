@@ -123,7 +123,7 @@ def test_members_of_a_run_are_pooled_before_runs_are_compared() -> None:
     assert one is not None and two is not None and one.value == pytest.approx(two.value)
 
 
-def test_the_table_the_figures_and_the_section_say_the_same() -> None:
+def test_the_table_the_figures_and_the_section_show_the_same_numbers() -> None:
     runs = [run(seed) for seed in range(3)]
     distance = LEVEL.double() + torch.rand(120, generator=torch.Generator().manual_seed(0))
     found = calibration_by_level(runs, LEVEL, distance=distance, name="mine")
@@ -147,7 +147,7 @@ def test_the_table_the_figures_and_the_section_say_the_same() -> None:
     assert found.to_dict()["levels"][2]["n"] == 40
 
 
-def test_few_items_are_said() -> None:
+def test_the_table_warns_of_small_levels() -> None:
     found: ByLevel = calibration_by_level(run(0).take(torch.arange(20)), torch.arange(20) % 2)
     assert any("mostly chance" in note for note in found.notes())
 
@@ -180,8 +180,8 @@ def test_bad_variance() -> None:
         calibration_by_level(run(0), LEVEL, distance=torch.zeros(3))
 
 
-def test_names_are_drawn_as_they_are(recwarn: pytest.WarningsRecorder) -> None:
-    """A dollar is no formula, and an underscore hides nobody from the legend."""
+def test_names_are_drawn_literally(recwarn: pytest.WarningsRecorder) -> None:
+    """A dollar does not begin a formula, and an underscore does not hide a name from the legend."""
     named = [calibration_by_level([run(0), run(1)], LEVEL, name=name) for name in ("a$^$", "_hidden")]
     ax = level_error(named, "variance")
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a$^$", " _hidden"]  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ Y = torch.randint(0, 3, (60,), generator=RNG)
 
 
 def fitted() -> nn.Module:
-    """Overfitted: PEP has something to gain."""
+    """An overfitted network, from which PEP gains."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)).double()

@@ -66,7 +66,7 @@ def test_folder_replaces_a_full_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert names(tmp_path) == ["d"]
 
 
-def test_refuses_what_cannot_be(tmp_path: Path) -> None:
+def test_impossible_targets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "f").write_text("x")
     with pytest.raises(FileError, match="is a folder"):
@@ -95,7 +95,7 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     assert target.read_text() == "old"
 
 
-def test_the_next_write_sweeps_what_a_kill_left(tmp_path: Path) -> None:
+def test_the_next_write_removes_leftovers(tmp_path: Path) -> None:
     """Of this target only, and only what carries calibrant's own mark."""
     for name in ("a.txt", "b.txt"):
         leave(WRITES, 1, str(tmp_path / name))
@@ -109,7 +109,7 @@ def test_the_next_write_sweeps_what_a_kill_left(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([".a.settings.txt", ".calibrant-notes.txt", other, "a.txt", "d"])
 
 
-def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
+def test_files_being_written_are_not_removed(tmp_path: Path) -> None:
     """The first of two writers at once is not disturbed by the second; the last one to finish wins."""
     with atomic.file(tmp_path / "a") as one, atomic.folder(tmp_path / "d", ANY) as two:
         one.write_text("first")

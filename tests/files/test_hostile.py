@@ -50,7 +50,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 @pytest.mark.parametrize("kind", ["npz", "npy"])
-def test_headers_that_lie(header: str, kind: str, tmp_path: Path) -> None:
+def test_lying_headers_are_errors(header: str, kind: str, tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", LABELS)
     path, labels = tmp_path / f"p.{kind}", None
     if kind == "npy":
@@ -155,7 +155,7 @@ def test_whole_numbers_as_logits_keep_their_digits(kind: object) -> None:
 
 
 @pytest.mark.parametrize("group", [[None] * N, [float("nan")] * N, [[0]] * N], ids=["None", "NaN", "nested"])
-def test_groups_that_are_none(group: list[object]) -> None:
+def test_invalid_groups_are_errors(group: list[object]) -> None:
     with pytest.raises(InputError, match="group has"):
         calibrant.evaluate(LOGITS, LABELS, group=group)
 
@@ -168,7 +168,7 @@ HEADER_EDITS = {
 
 
 @pytest.mark.parametrize("edit", HEADER_EDITS.values(), ids=HEADER_EDITS)
-def test_a_header_edited_together_with_its_hash(edit: tuple[str, object], tmp_path: Path) -> None:
+def test_a_header_edited_with_its_hash_is_checked(edit: tuple[str, object], tmp_path: Path) -> None:
     folder = calibrant.fit("temperature", LOGITS, LABELS).save(tmp_path / "map")
     header = json.loads((folder / "map.json").read_text("utf-8"))
     del header["content"]
@@ -183,7 +183,7 @@ def test_a_header_edited_together_with_its_hash(edit: tuple[str, object], tmp_pa
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"format": "calibrant map", "version": NaN}', '{"format": "calibrant map", "n": 1e999}']
 )
-def test_headers_that_are_no_json(text: str, tmp_path: Path) -> None:
+def test_headers_that_are_not_json(text: str, tmp_path: Path) -> None:
     folder = calibrant.fit("temperature", LOGITS, LABELS).save(tmp_path / "map")
     (folder / "map.json").write_text(text, "utf-8")
     with pytest.raises(MapError, match=r"map\.json"):

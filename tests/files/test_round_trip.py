@@ -128,7 +128,7 @@ def test_both_logits_and_probs_must_be_chosen(tmp_path: Path) -> None:
         files.read(tmp_path / "q.npz")
 
 
-def test_half_a_pair_beside_logits_is_left_alone(tmp_path: Path) -> None:
+def test_predicted_without_confidence_is_ignored_beside_logits(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], predicted=[1, 0])
     assert files.read(tmp_path / "p.npz").predicted is None
 
@@ -157,7 +157,7 @@ def test_npy_pair(tmp_path: Path) -> None:
         files.read(tmp_path / "z.npy")
 
 
-def test_labels_kept_apart(tmp_path: Path) -> None:
+def test_labels_in_a_separate_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", logits=2 * np.eye(3))
     np.save(tmp_path / "y.npy", np.array([2, 1, 0]))
     assert files.read(tmp_path / "p.npz", labels=tmp_path / "y.npy").labels.tolist() == [2, 1, 0]

@@ -91,7 +91,7 @@ def test_numbers_of_pandas_are_numbers() -> None:
         assert same(calibrant.evaluate(probs=P, labels=labels, intervals=False))
 
 
-def test_every_entrance_takes_text() -> None:
+def test_every_function_accepts_text_labels() -> None:
     fitted = calibrant.fit("temperature", Z[:30], TEXT[:30], classes=NAMES)
     assert torch.equal(fitted.temperature, calibrant.fit("temperature", Z[:30], Y[:30]).temperature)  # type: ignore[attr-defined]
     after = calibrant.compare(Z, fitted(Z), TEXT, classes=NAMES, metrics=["nll"])
@@ -110,7 +110,7 @@ def test_every_entrance_takes_text() -> None:
         (TEXT, ["owl", "cat", "owl"], ["'owl' is named twice"]),
     ],
 )
-def test_what_is_wrong_is_named(labels: Any, classes: Any, words: list[str]) -> None:
+def test_mistakes_in_a_table_are_named(labels: Any, classes: Any, words: list[str]) -> None:
     with pytest.raises(InputError) as error:
         calibrant.evaluate(Z, labels, classes=classes)
     assert all(word in str(error.value) for word in words), error.value
@@ -170,7 +170,7 @@ def test_a_top_1_table_of_text(tmp_path: Path) -> None:
     assert calibrant.evaluate(calibrant.read(path), intervals=False)["accuracy"].value == pytest.approx(2 / 3)
 
 
-def test_columns_beside_numbered_scores_are_none(tmp_path: Path) -> None:
+def test_other_columns_beside_numbered_scores_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("prob_0,prob_1,prob_max,prob_min,label\n0.9,0.1,0.9,0.1,0\n0.2,0.8,0.8,0.2,1\n")
     assert calibrant.read(path).k == 2

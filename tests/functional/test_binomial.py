@@ -1,4 +1,4 @@
-"""Intervals of a share against scipy's."""
+"""Intervals of a proportion against scipy."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_one_sided_bound(hits: int, n: int) -> None:
     assert float(exact_lower(hits, n, 0.01)) == pytest.approx(expected, abs=1e-10)
 
 
-def test_nothing_known_of_nothing() -> None:
+def test_zero_items_give_the_whole_range() -> None:
     assert [float(v) for v in wilson(0, 0)] == [0, 1]

@@ -1,4 +1,4 @@
-"""The content hash against the same sums in Python's own integers; every change of content is another hash."""
+"""The content hash against Python integers; every change of the content changes the hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared solver against scipy's optimum of the same function, in both precisions, dense and by products."""
+"""The multinomial solver against scipy's optimum, in both precisions, dense and by Hessian products."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_least_objective_equals_scipys(name: str, dense: bool, mixed: bool, monk
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_hessian_moments_and_adjoint_are_those_of_the_operator(name: str) -> None:
+def test_hessian_moments_and_adjoint_match_the_operator(name: str) -> None:
     make, centre = DESIGNS[name]
     x, _ = data(50)
     design = make(x)

@@ -1,4 +1,4 @@
-"""Probabilities given where logits belong are said, once, at the caller's line, and used as they are."""
+"""Probabilities passed as logits give one warning at the caller's line, and are used as logits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_probabilities_where_logits_belong_are_a_warning_that_names_probs(name: str) -> None:
+def test_probabilities_as_logits_give_a_warning(name: str) -> None:
     with pytest.warns(CalibrantWarning, match="probs=") as said:
         GIVEN[name]()
     assert {w.filename for w in said} == {__file__}  # the caller's own line, not one of ours
@@ -85,7 +85,7 @@ def test_logits_give_no_warning(name: str) -> None:
     calibrant.predictions(scores, torch.arange(len(scores)) % 2)
 
 
-def test_probs_and_what_is_done_with_them_inside_give_no_warning() -> None:
+def test_probs_give_no_warning() -> None:
     p = calibrant.predictions(probs=P, labels=Y)
     calibrant.evaluate(p, replicates=20)
     calibrant.compare(p, p, replicates=20)
@@ -93,11 +93,11 @@ def test_probs_and_what_is_done_with_them_inside_give_no_warning() -> None:
     calibrant.evaluate(fitted.predictions(p), allow_reuse=True, intervals=False)
 
 
-def test_a_panel_judges_all_batches_and_not_the_first_alone() -> None:
+def test_a_panel_considers_all_batches() -> None:
     assert panel(torch.cat([P[:50], Z[50:]]))["nll"] > 0  # warnings are errors here
 
 
-def test_a_panel_looks_no_further_once_a_batch_holds_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_stops_checking_after_a_batch_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     from calibrant.metrics import torchmetrics_adapter as adapter
 
     looks, look = [], adapter.look_like_probabilities
@@ -106,7 +106,7 @@ def test_a_panel_looks_no_further_once_a_batch_holds_logits(monkeypatch: pytest.
     assert len(looks) == 1
 
 
-def test_a_loop_says_it_once() -> None:
+def test_a_loop_warns_once() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -114,7 +114,7 @@ def test_a_loop_says_it_once() -> None:
     assert len(said) == 1
 
 
-def test_large_logits_are_settled_by_their_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rows_decide_for_large_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     from calibrant.functional.probabilities import FEW, look_like_probabilities
 
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""The scalar solver against scipy's brentq, and what it says when there is no root inside."""
+"""The scalar solver against scipy's brentq, and its result when there is no root inside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_root_of_s_shaped_functions(root: float, steepness: float, start: float,
     assert f(found.low)[0] == found.f_low <= 0 <= found.f_high == f(found.high)[0]
 
 
-def test_slope_that_lies_still_gives_the_root() -> None:
+def test_a_wrong_slope_still_gives_the_root() -> None:
     """Bisection takes over where Newton's steps are useless."""
     for slope in (0.0, 1e-9, 1e9):
         found = increasing_root(lambda x, s=slope: (x - 0.3, s), -10, 10, 5.0, 1e-8)  # type: ignore[misc]

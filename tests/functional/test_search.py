@@ -1,4 +1,4 @@
-"""The searches find the maximum of the curve they are given, to their tolerance."""
+"""The searches find the maximum of a curve to within their tolerance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_measured_curve_of_pep(seed: int, start: float) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(1.3, 4), st.floats(-1.2, 1.2), st.floats(1e-4, 10))
-def test_gains_that_fall_off_by_any_power(power: float, start: float, scale: float) -> None:
+def test_curves_that_fall_by_any_power(power: float, start: float, scale: float) -> None:
     """u − u^power / power, with u = (x / scale)²: its maximum is at x = scale, whatever the power."""
 
     def f(x: float) -> float:

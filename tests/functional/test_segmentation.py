@@ -1,4 +1,4 @@
-"""Items that do not count leave with everything that belongs to them; images of labels are items like any other."""
+"""Ignored pixels are dropped with everything that belongs to them; images of labels become items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOID = np.where(np.arange(30) % 4 == 0, 255, Y)
 KEPT = np.flatnonzero(VOID != 255)
 
 
-def test_what_is_ignored_takes_its_columns_with_it() -> None:
+def test_ignored_pixels_drop_their_columns() -> None:
     p = calibrant.predictions(
         Z, VOID, ignore_index=255, ids=[f"item {i}" for i in range(30)], features=Z * 2, group=np.arange(30) // 3
     )
@@ -44,11 +44,11 @@ def test_images_of_top1_and_ids_of_images() -> None:
     assert p.group is not None and p.group.tolist() == [int(i >= 15) for i in KEPT]
 
 
-def test_lengths_that_differ_are_said_before_anything_is_ignored() -> None:
+def test_unequal_lengths_are_an_error_first() -> None:
     with pytest.raises(InputError, match="29 rows of scores but 30 labels"):
         calibrant.predictions(Z[:-1], VOID, ignore_index=255)
 
 
-def test_an_index_beyond_64_bits_is_one_line() -> None:
+def test_an_ignore_index_beyond_64_bits_is_an_error() -> None:
     with pytest.raises(InputError, match="is beyond 64 bits, and no label is that large; drop it"):
         calibrant.predictions(Z, VOID, ignore_index=10**20)

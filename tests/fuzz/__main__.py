@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --cases 10000 --seed 0`, or `--case K` for one of them."""
+"""`python -m tests.fuzz --cases 10000 --seed 0`, or `--case K` for a single one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from tests.fuzz import files, folders
 from tests.fuzz.oracle import Case, complaint
 
 FOLDERS = 20
-"""One case in this many is of a folder."""
-
+"""One case in this many is about a folder."""
 
 MEMORY = 12 << 30
-"""Bytes. A reader that a file can make ask for more fails here, and does not take the machine with it."""
+"""Bytes. A reader that asks for more memory than this fails, instead of bringing down the machine."""
 
 
 class Fuzzer:
-    """Cases by number, each in a folder of its own below `root`, beside what none of them may touch."""
+    """Cases by number. Each runs in its own folder below `root`, beside a folder that none may touch."""
 
     def __init__(self, seed: int, root: Path) -> None:
         self.seed, self.root = seed, root
@@ -35,7 +34,7 @@ class Fuzzer:
         (root / "outside" / "thesis.txt").write_text("years of work")
 
     def run(self, number: int, keep: bool = False) -> tuple[Case, str | None]:
-        """The case and what is wrong with it."""
+        """The case, and what is wrong with its result (None if nothing is)."""
         rng = np.random.default_rng([self.seed, number])
         folder = self.root / f"case-{number}"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Files of predictions with one fault each: every one of them must end with exit code 2.
+"""Files of predictions with one fault each; every file must end with exit code 2.
 
 A fault is in the arrays (`ARRAYS`: a legal sample is spoilt, then written in any format that can hold it), in the
 file (`FILES`: bytes that no writer of ours makes), in the parts of a folder, or in the path.
@@ -49,7 +49,7 @@ def _labels(value: float) -> Callable[[Sample, Rng], Sample]:
 
 
 def _row(make: Callable[[int], Array]) -> Callable[[Sample, Rng], Sample]:
-    """A row of probabilities that is none."""
+    """A row that is not a probability distribution."""
 
     def spoil(s: Sample, rng: Rng) -> Sample:
         k = s.arrays["logits"].shape[1]
@@ -109,7 +109,7 @@ ARRAYS: dict[str, tuple[Callable[[Sample, Rng], Sample], tuple[str, ...]]] = {
 
 
 def member(name: str, header: str, body: bytes = bytes(480)) -> bytes:
-    """An archive whose scores have a header of our own."""
+    """An archive whose scores have a given header."""
     text = header.encode() + b" " * 32 + b"\n"
     held = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
     labels, archive = io.BytesIO(), io.BytesIO()
@@ -190,7 +190,7 @@ def file_fault(folder: Path, rng: Rng) -> tuple[str, list[str]]:
 
 
 def truncated(folder: Path, rng: Rng) -> tuple[str, list[str]]:
-    """No format but CSV is whole without its last byte."""
+    """Every format but CSV is damaged without its last byte."""
     chosen = str(rng.choice(["npz", "safetensors", "parquet"]))
     (path, *more) = FORMATS[chosen][0](folder / "p", sample(rng, ("logits", "probs")), rng)
     data = Path(path).read_bytes()
@@ -199,7 +199,7 @@ def truncated(folder: Path, rng: Rng) -> tuple[str, list[str]]:
 
 
 def parts_fault(folder: Path, rng: Rng) -> tuple[str, list[str]]:
-    """A second part that does not go with the first."""
+    """A second part that does not match the first."""
     good: dict[str, Any] = {"label": [0, 1], "logit_0": [1.0, 2.0], "logit_1": [0.0, 1.0]}
     more: dict[str, dict[str, Any]] = {
         "labels of text": good | {"label": ["0", "1"]},
@@ -235,6 +235,6 @@ def path_fault(folder: Path, rng: Rng) -> tuple[str, list[str]]:
 
 
 def bad(folder: Path, rng: Rng) -> tuple[str, list[str]]:
-    """(what is wrong, the arguments that name the file)."""
+    """What is wrong, and the arguments that name the file."""
     makers = [array_fault, file_fault, truncated, parts_fault, path_fault]
     return makers[int(rng.choice(5, p=[0.4, 0.3, 0.1, 0.1, 0.1]))](folder, rng)

@@ -1,4 +1,4 @@
-"""Cases of files of predictions: good ones, ones with a known fault, and ones with bytes changed."""
+"""Cases with files of predictions: good, with a known fault, or with changed bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bad_case(folder: Path, rng: Rng, fitted: Path) -> Case:
 
 
 def damaged_case(folder: Path, rng: Rng, fitted: Path) -> Case:
-    """A legal file with some bytes changed: refused, or still a file of predictions."""
+    """A valid file with some changed bytes, which must be refused or still be a file of predictions."""
     chosen = str(rng.choice(["npz", "npy", "safetensors", "csv", "parquet", "parts"]))
     write, kinds = FORMATS[chosen]
     s = sample(rng, kinds)
@@ -62,7 +62,7 @@ def damaged_case(folder: Path, rng: Rng, fitted: Path) -> Case:
 
 
 def _command(words: list[str], rng: Rng, fitted: Path) -> list[str]:
-    """A verb that reads the file. What only `audit` takes decides for it."""
+    """A verb that reads the file; `audit` if only that takes these options."""
     verb = str(rng.choice(["audit", "audit --json", "fit", "apply", "compare"]))
     plain = "--stream" not in words and not any(w.endswith(".npy") for w in words) and "--class-axis" not in words
     if verb == "fit" and plain:
@@ -83,7 +83,7 @@ OPTIONS = tuple(
         "--predicted-key labels --confidence-key probs",
     )
 )
-"""Options that a legal file may or may not go with."""
+"""Options that a valid file may or may not accept."""
 
 TOKENS = (
     b"nan",

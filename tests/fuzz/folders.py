@@ -1,4 +1,4 @@
-"""Cases of folders that calibrant wrote (runs, maps, rules, stress cells) with one file changed: read or resumed."""
+"""Cases with folders that calibrant wrote (runs, maps, rules, stress cells) and one changed file, read or resumed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ RESUMED: dict[str, list[str]] = {
     "grid": [*TRAIN, *GRID, "-o", "out/grid"],
     "stress": ["stress", "{root}/run", "-o", "out/stress", *STRESS],
 }
-"""Folder → the command that reads it, and the one that goes on in it."""
+"""Folder → the command that reads it, and the command that resumes it."""
 RECORDS = ("recipe.json", "data.json")
-"""What the numbers of a run depend on, beside its weights."""
+"""Files of a run that its numbers depend on, besides its weights."""
 
 
 def templates(root: Path) -> Path:
-    """Whole folders, made once, and in `truth` what is read from them."""
+    """Make the intact folders once, and in `truth` what is read from them."""
     root.mkdir()
     rng = np.random.default_rng(0)
     np.savez(root / "cal.npz", logits=3 * rng.normal(size=(40, 3)), labels=rng.integers(0, 3, 40))
@@ -83,14 +83,14 @@ def case(folder: Path, rng: Rng, root: Path) -> Case:
 
 
 def _spoilt(path: Path, change: str) -> bool:
-    """Whether a record of a run is no longer what was written, and says so itself."""
+    """Whether the record of a run was changed in a way that its own hash shows."""
     if path.name not in RECORDS or path.parent.name != "run" or change == "bytes changed":
         return False
     return not change.startswith("edited") or b'sha256"' in path.read_bytes()
 
 
 def _same(end: End, out: Path, truth: Path) -> str | None:
-    """A folder that was changed is refused, or gives what it gave before."""
+    """A changed folder, which must be refused or give the same result as before."""
     if end.code or not out.exists():
         return None
     with np.load(out) as found, np.load(truth) as whole:
@@ -148,7 +148,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def _edited(path: Path, rng: Rng) -> None:
-    """One value, at any depth, becomes another."""
+    """Replace one value at any depth."""
     held = json.loads(path.read_text("utf-8"))
     places: list[tuple[Any, Any]] = []
 

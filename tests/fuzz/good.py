@@ -1,4 +1,4 @@
-"""Legal files of predictions in every variant, with the numbers that an audit must find, by NumPy alone."""
+"""Valid files of predictions in every variant, with the numbers that an audit must find, computed by NumPy alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """Arrays by name as they are stored, text beside them, the options that they need, and the truth."""
+    """Stored arrays by name, text beside them, the options to read them, and the true numbers."""
 
     arrays: dict[str, Array]
     text: dict[str, Any]
@@ -34,7 +34,7 @@ class Sample:
 
 
 def renamed(s: Sample) -> Sample:
-    """The same under names that the command line must be told."""
+    """The same sample under names that need options."""
     if s.scores == "confidence":
         return s
     arrays = {"my scores": s.arrays[s.scores], "étiquettes": s.arrays["labels"], s.scores: np.ones(1)}
@@ -48,7 +48,7 @@ def softmax(z: Array) -> Array:
 
 
 def sample(rng: Rng, kinds: tuple[str, ...] = ()) -> Sample:
-    """One of the kinds that `KINDS` names, with or without text beside it."""
+    """A sample of a random kind of `KINDS`, with or without text beside it."""
     made = KINDS[str(rng.choice(kinds or tuple(KINDS)))](rng)
     text: dict[str, Any] = {}
     if rng.random() < 0.5:
@@ -65,7 +65,7 @@ def _truth(p: Array, y: Array) -> tuple[int, float, float]:
 
 
 def _draw(rng: Rng) -> tuple[Array, Array]:
-    """Logits without ties in any type that holds small integers, and labels."""
+    """Logits without ties, in a random type that holds small integers, and labels."""
     n, k = int(rng.integers(1, 30)), int(rng.integers(2, 6))
     return rng.permuted(np.tile(np.arange(k) - 2.0, (n, 1)), axis=1), rng.integers(0, k, n)
 
@@ -110,7 +110,7 @@ def _top1(rng: Rng) -> Sample:
 
 
 def _maps(rng: Rng) -> Sample:
-    """Images of labels, some pixels without one."""
+    """Label maps, in which some pixels have no class."""
     z = rng.normal(size=(2, 3, 4, 5)).astype("f4")
     y = rng.integers(0, 3, (2, 4, 5))
     y[0, 0, :2] = 255
@@ -165,7 +165,7 @@ def safetensors(path: Path, s: Sample, rng: Rng) -> list[str]:
 
 
 def columns(s: Sample, rng: Rng) -> dict[str, list[Any]]:
-    """The table: one column for each class, or one of lists."""
+    """The table, with one column per class or one column of lists."""
     found: dict[str, list[Any]] = {"label": s.arrays["labels"].tolist()}
     for name, array in s.arrays.items():
         if name != "labels":

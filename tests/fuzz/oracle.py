@@ -1,4 +1,4 @@
-"""A case, how it is run, and what must be true of its end."""
+"""A case, how it is run, and what must be true of its result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from calibrant.cli import run
 
 LIMIT = 120
-"""Seconds after which a case hangs."""
+"""Seconds after which a case counts as hanging."""
 
 
 NOTICES = ("note", "inputs")
-"""How lines begin that are no errors."""
+"""Beginnings of lines on stderr that are not errors."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class End:
 
 @dataclass(frozen=True)
 class Case:
-    """A command, the exit codes that are right, and what else must be true of its end (a complaint, or None)."""
+    """A command, its correct exit codes, and a further check that returns a complaint or None."""
 
     kind: str
     what: str
@@ -42,7 +42,7 @@ class Case:
 
 
 class Hangs(BaseException):
-    """No handler of exceptions may swallow this."""
+    """An exception that no handler of `Exception` catches."""
 
 
 def _hangs(*_: object) -> None:
@@ -51,7 +51,7 @@ def _hangs(*_: object) -> None:
 
 @contextlib.contextmanager
 def _guarded(folder: Path) -> Iterator[None]:
-    """In this folder, with a limit of time, and with warnings as a user would get them."""
+    """Run the command in this folder, with a time limit and with the warnings that a user would get."""
     before, handler = Path.cwd(), signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(LIMIT)
     try:
@@ -75,7 +75,7 @@ def call(argv: list[str], folder: Path) -> End:
 
 
 def complaint(case: Case, root: Path, folder: Path) -> str | None:
-    """What is wrong with the end of this case; None if it is as it must be. Outputs go to `folder/out`."""
+    """What is wrong with the result of this case; None if nothing is. Outputs go to `folder/out`."""
     (folder / "out").mkdir(exist_ok=True)
     before = fingerprint(root, folder / "out")
     try:
@@ -116,7 +116,7 @@ def _left(end: End, folder: Path) -> str | None:
 
 
 def fingerprint(root: Path, skip: Path) -> dict[str, str]:
-    """Path → size, time and kind of everything below `root`, but for what is in `skip`; links are not followed."""
+    """Path → size, time and kind of everything below `root` except `skip`; links are not followed."""
     found = {}
     for place, folders, files in os.walk(root):
         folders[:] = [name for name in folders if Path(place) / name != skip]

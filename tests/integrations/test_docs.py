@@ -1,4 +1,4 @@
-"""The Python of docs/integrations.md runs as it stands; its last part needs transformers."""
+"""The Python code of docs/integrations.md runs as it is; its last part needs transformers."""
 
 from __future__ import annotations
 

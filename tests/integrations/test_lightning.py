@@ -102,7 +102,7 @@ def test_adaptive_targets_learn_from_the_validation(trained: Any, data: TensorDa
 
 
 def test_the_panel_alone_in_a_module() -> None:
-    """What the docs say: self.log_dict(panel.compute())."""
+    """The usage in the docs: self.log_dict(panel.compute())."""
     panel = calibrant.CalibrationPanel(num_classes=3, metrics=["accuracy", "ece"])
     panel.update(torch.eye(3) * 4, torch.arange(3))
     assert panel.compute()["accuracy"] == 1.0

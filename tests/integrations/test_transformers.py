@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
-    """Random tokens; the class is that of the first, or of each token (−100 at the first)."""
+    """Random tokens. The class belongs to the first token, or to each token (−100 at the first)."""
 
     def __init__(self, n: int, tokens: bool = False) -> None:
         self.ids = torch.randint(0, 20, (n, 6), generator=torch.Generator().manual_seed(n))

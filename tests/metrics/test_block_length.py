@@ -1,4 +1,4 @@
-"""Block lengths from the autocorrelation: an AR(1) process, whose every number is known."""
+"""Block lengths from the autocorrelation, on AR(1) processes with known values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def autoregressive(rho: float, n: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
 @pytest.mark.parametrize("block", [10, 30])
-def test_what_blocks_miss_of_an_ar1(rho: float, block: int) -> None:
+def test_variance_missed_by_blocks_of_an_ar1_process(rho: float, block: int) -> None:
     """S = σ²(1 + ρ)/(1 − ρ), G = 2ρσ²/(1 − ρ)²: so G/S = 2ρ/(1 − ρ²)."""
     share = 2 * rho / (1 - rho * rho) / block
     assert widening(autoregressive(rho, 40_000), block) == pytest.approx(1 / math.sqrt(1 - share), rel=0.05)
 
 
-def test_the_correction_is_what_the_variance_of_block_sums_lacks() -> None:
+def test_widening_restores_the_variance_of_block_sums() -> None:
     """Against simulation: the variance of the mean of n frames, over what disjoint blocks make of it."""
     rho, n, block = 0.7, 120, 10
     rows = torch.stack([autoregressive(rho, n, seed) for seed in range(4000)])
@@ -54,7 +54,7 @@ def test_a_video_of_any_length_has_a_block(n: int) -> None:
         assert 1 <= block_length(series) <= max(1, n // FEWEST) and 1 <= widening(series, 1) <= 2
 
 
-def test_few_blocks_cost_students_t() -> None:
+def test_few_blocks_are_widened_by_students_t() -> None:
     assert student_widening(5, 0.95) == pytest.approx(t.ppf(0.975, 4) / norm.ppf(0.975))
     assert student_widening(10_000, 0.9) == pytest.approx(1, abs=1e-3)
 

@@ -1,4 +1,4 @@
-"""`calibrant.evaluate(…, by=…)` says what `calibrant audit --by` says."""
+"""`calibrant.evaluate(…, by=…)` equals `calibrant audit --by`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_values_beside_arrays_predictions_and_maps() -> None:
     assert [part.report.n for part in report.by.parts] == [270, 270, 270]
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_bad_values_of_by_are_named() -> None:
     with pytest.raises(InputError, match="names a column of a table"):
         calibrant.evaluate(Z, Y, by="site")
     with pytest.raises(InputError, match="one entry for each"):

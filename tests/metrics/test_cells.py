@@ -1,4 +1,4 @@
-"""Draws of cells against draws of items, means in closed form against drawn ones, the test of calibration on bins."""
+"""Bootstraps of cells against bootstraps of items, closed forms against draws, and the calibration test on bins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sample(n: int, ties: bool = False, seed: int = 0) -> calibrant.Predictions:
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("n", [60, 3000])
-def test_intervals_of_cells_are_those_of_an_item_bootstrap(n: int, ties: bool) -> None:
+def test_intervals_from_cells_equal_an_item_bootstrap(n: int, ties: bool) -> None:
     """Deviations of 600 plain draws of items, each metric on items, have the spread that the interval claims."""
     scores = reduce(sample(n, ties))
     report = calibrant.evaluate(sample(n, ties), metrics=RANKED, replicates=2000)
@@ -91,7 +91,7 @@ def test_one_outlier_does_not_break_the_closed_form() -> None:
 
 @pytest.mark.parametrize("bins", [15, 5])
 @pytest.mark.parametrize("n", [40, 2000])
-def test_p_of_the_bins_is_p_of_the_items(n: int, bins: int) -> None:
+def test_p_from_bins_equals_p_from_items(n: int, bins: int) -> None:
     """Against answers drawn item by item, which is the definition."""
     rng = np.random.default_rng(n + bins)
     gaps = []
@@ -112,7 +112,7 @@ def test_one_group_has_no_test() -> None:
     assert report.extras["calibration_test"]["p"] is None
 
 
-def test_a_new_error_is_one_line_and_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_error_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Value against a loop over bins; interval, difference, groups and stream come with it."""
     error = GapError(vector=lambda delta, cells: cells.mean_confidence * delta)
     monkeypatch.setitem(METRICS, "weighted", Metric("weighted", "weighted", "calibration", "low", error))

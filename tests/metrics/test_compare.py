@@ -44,7 +44,7 @@ def test_a_predictor_is_within_noise_of_itself_and_of_its_twin() -> None:
     assert {row.verdict for row in calibrant.compare(bad, noisy, y).rows} == {"within noise"}
 
 
-def test_pairing_is_what_makes_a_small_difference_visible() -> None:
+def test_pairing_reveals_a_small_difference() -> None:
     _, good, y = pair(800)
     slightly = good * 1.25
     c = calibrant.compare(good, slightly, y, metrics=["nll"])["nll"]
@@ -53,7 +53,7 @@ def test_pairing_is_what_makes_a_small_difference_visible() -> None:
     assert c.high - c.low < 0.5 * (alone.high - alone.low)
 
 
-def test_p_values_are_uniform_enough_under_no_difference() -> None:
+def test_p_values_are_uniform_without_a_difference() -> None:
     small = {"nll": 0, "ece": 0, "auroc": 0, "accuracy": 0}
     for seed in range(25):
         generator = torch.Generator().manual_seed(seed)
@@ -108,7 +108,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "two files" in capsys.readouterr().err
 
 
-def test_few_items_that_agree_are_no_proof() -> None:
+def test_few_items_that_agree_are_not_significant() -> None:
     z, y = np.array([[3.0, 0.0, 0.0]] * 3), np.zeros(3, int)
     few = calibrant.compare(z, z / 2, y)
     assert all(row.p is None or row.p >= 0.25 for row in few.rows)
@@ -117,7 +117,7 @@ def test_few_items_that_agree_are_no_proof() -> None:
     assert many.verdict == "worse" and many.p == pytest.approx(2.0**-59)
 
 
-def test_a_difference_lies_in_its_interval_and_jitter_is_no_gain() -> None:
+def test_the_interval_holds_the_difference_and_jitter_is_not_better() -> None:
     """b is a with a little noise on its logits. Shrinking has a threshold: one side fell below it, and equal-mass ECE
     was called better at p < 0.001 by an interval that did not hold the difference."""
     called = 0

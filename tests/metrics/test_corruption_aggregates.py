@@ -1,4 +1,4 @@
-"""Aggregates over corruptions, in loops (SS §3.1, Eq. 34–36), and what their intervals must do."""
+"""Aggregates over corruptions against loops (SS §3.1, Eq. 34–36), and properties of their intervals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ss_eq_34_35_36() -> None:
     assert set(report.means) == {"mean_error", "mean_nll", "mean_ece", "mean_auroc"}  # named apart from the ratios
 
 
-def test_the_model_against_itself_is_one_without_doubt() -> None:
+def test_a_model_relative_to_itself_is_exactly_one() -> None:
     same = corruption_report(cells(), cells(), resampling=Resampling(0, 100)).normalised
     assert all(e.value == pytest.approx(1) for e in same.values())
     assert same["mce"].low is None and "same value" in str(same["mce"].reason)
@@ -99,7 +99,7 @@ def test_items_are_resampled_jointly() -> None:
     assert joint.low == pytest.approx(alone.low) and joint.high == pytest.approx(alone.high)
 
 
-def test_intervals_hold_the_values_of_what_they_are_about() -> None:
+def test_intervals_hold_their_values() -> None:
     report = corruption_report(cells(), cells(0, 1.0, 0.8), resampling=Resampling(0, 300))
     rows = [report.means, *report.by_severity.values(), *report.by_type.values()]
     for row in rows:
@@ -153,7 +153,7 @@ def test_bad_input() -> None:
 
 
 @pytest.mark.parametrize("resampling", [None, Resampling(0, 50)], ids=["values", "intervals"])
-def test_one_impossible_label_costs_the_normalised_nll_alone(resampling: Resampling | None) -> None:
+def test_an_impossible_label_removes_only_the_nll(resampling: Resampling | None) -> None:
     """It was a KeyError: the ratio of NLLs was taken of cells that have none."""
     found, y = logits_of(0, 2.0)
     found["fog", 1][0, y[0]] = -torch.inf
@@ -165,7 +165,7 @@ def test_one_impossible_label_costs_the_normalised_nll_alone(resampling: Resampl
 
 
 @pytest.mark.parametrize("resampling", [None, Resampling(0, 50)], ids=["values", "intervals"])
-def test_a_reference_without_errors_gives_a_reason_and_no_infinity(resampling: Resampling | None) -> None:
+def test_a_reference_without_errors_gives_a_reason(resampling: Resampling | None) -> None:
     found, y = logits_of(0, 2.0)
     right = {key: reduce(predictions(50.0 * torch.nn.functional.one_hot(y, K), y)) for key in found}
     report = corruption_report(cells(), right, resampling=resampling)

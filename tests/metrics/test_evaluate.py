@@ -1,4 +1,4 @@
-"""`evaluate`: what exists, what does not and why, and what the report says about itself."""
+"""`evaluate`: which values exist, reasons for those that do not, and what the report records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_default_panel_has_every_metric_with_an_interval() -> None:
     assert report.n == 200 and report.k == 4
 
 
-def test_json_is_plain_and_the_same_again() -> None:
+def test_json_is_plain_and_reproducible() -> None:
     z, y = sample()
     text = calibrant.evaluate(z, y).to_json()
     assert text == calibrant.evaluate(z, y).to_json()
@@ -57,14 +57,14 @@ def test_one_item() -> None:
     assert report["auroc"].value is None and "all predictions are correct" in str(report["auroc"].reason)
 
 
-def test_all_correct_is_not_certainly_all_correct() -> None:
+def test_an_accuracy_of_one_has_an_interval() -> None:
     z = torch.tensor([[3.0, 0.0]]).repeat(50, 1)
     accuracy = calibrant.evaluate(z, torch.zeros(50, dtype=torch.long))["accuracy"]
     assert accuracy.value == 1.0 and accuracy.high == 1.0
     assert accuracy.low is not None and 0.9 < accuracy.low < 0.95
 
 
-def test_an_impossible_label_makes_nll_infinite_and_says_which() -> None:
+def test_an_impossible_label_makes_nll_infinite_and_is_named() -> None:
     z = np.array([[0.0, 1.0, -np.inf], [1.0, 0.0, 0.0]])
     report = calibrant.evaluate(z, [2, 0])
     assert report["nll"].value is None and "row 0" in str(report["nll"].reason)
@@ -72,7 +72,7 @@ def test_an_impossible_label_makes_nll_infinite_and_says_which() -> None:
     json.loads(report.to_json())
 
 
-def test_members_give_ensemble_numbers_and_are_said_to_be_pooled() -> None:
+def test_members_are_pooled_and_give_ensemble_numbers() -> None:
     z = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(0))
     report = calibrant.evaluate(z, torch.arange(40) % 4, intervals=False)
     numbers = report.extras["ensemble"]
@@ -92,7 +92,7 @@ def test_the_positive_class() -> None:
         calibrant.evaluate(*sample(), about="positive")
 
 
-def test_reporting_on_what_was_fitted_on_must_be_said() -> None:
+def test_reporting_on_fitted_items_must_be_allowed() -> None:
     p = calibrant.predictions(*sample())
     mapped = replace(p, origin=p.fingerprint(), fitted_on=p.fingerprint())
     with pytest.raises(SplitError, match="allow_reuse"):
@@ -102,7 +102,7 @@ def test_reporting_on_what_was_fitted_on_must_be_said() -> None:
     assert "allow_reuse" not in calibrant.evaluate(other, allow_reuse=True, intervals=False).conventions
 
 
-def test_names_and_numbers_that_cannot_be() -> None:
+def test_bad_names_and_numbers_are_errors() -> None:
     z, y = sample(20)
     with pytest.raises(UnknownNameError, match="did you mean 'ece'"):
         calibrant.evaluate(z, y, metrics=["ecee"])

@@ -1,4 +1,4 @@
-"""Rankings of few errors: AUROC's interval covers, and what a bootstrap would guess is null, with the reason."""
+"""Rankings with few errors: the interval of AUROC covers, and intervals that would not are null, with a reason."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def test_auroc_s_interval_covers_at_97_percent_accuracy(n: int) -> None:
 
 @pytest.mark.parametrize(("errors", "auroc", "others"), [(2, False, False), (3, True, False), (10, True, True)])
 @pytest.mark.parametrize("wrong", [True, False])
-def test_too_few_have_no_interval_and_the_reason_says_how_many_it_takes(
-    errors: int, auroc: bool, others: bool, wrong: bool
-) -> None:
+def test_too_few_errors_give_no_interval_and_a_reason(errors: int, auroc: bool, others: bool, wrong: bool) -> None:
     p, y = file(120, errors if wrong else 120 - errors)
     found = calibrant.evaluate(probs=p, labels=y)
     for name, exists in [("auroc", auroc), *((m, others) for m in DRAWN)]:
@@ -77,7 +75,7 @@ def test_the_verdict_says_that_two_errors_are_too_few() -> None:
     assert "(fewer than 3 errors or correct answers: no interval)" in said
 
 
-def test_errors_of_a_group_count_once_and_a_bootstrap_of_groups_needs_ten() -> None:
+def test_errors_in_a_group_count_once() -> None:
     p, y = file(300, 60)
     within = np.arange(300) // 20  # all errors in three groups
     found = calibrant.evaluate(probs=p, labels=y, group=within)
@@ -87,7 +85,7 @@ def test_errors_of_a_group_count_once_and_a_bootstrap_of_groups_needs_ten() -> N
     assert spread["auroc"].low is not None and "groups" in str(spread["auroc"].method)
 
 
-def test_a_report_says_which_of_these_intervals_to_trust() -> None:
+def test_a_report_names_intervals_that_are_too_short() -> None:
     p, y = file(400, 12)
     few = calibrant.evaluate(probs=p, labels=y)
     assert str(few["auroc"].method).startswith(NEWCOMBE)
@@ -123,7 +121,7 @@ def test_a_stream_has_the_same_interval() -> None:
 
 
 @pytest.mark.parametrize("errors", [0, 4, 12, 40])
-def test_the_interval_of_ks_holds_the_walk_that_was_seen(errors: int) -> None:
+def test_the_interval_of_ks_holds_its_value(errors: int) -> None:
     """Accuracies end at 1, so no walk of a timid predictor on the line was long enough: the interval ended below it."""
     p, y = file(400, errors)
     e = calibrant.evaluate(probs=p, labels=y, metrics=["ks"])["ks"]

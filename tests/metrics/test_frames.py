@@ -1,4 +1,4 @@
-"""Metrics over the pixels of a video, a frame at a time, against the same metrics on all pixels at once."""
+"""Metrics of a video, frame by frame, against the same metrics on all pixels at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def gathered(logits: torch.Tensor, labels: torch.Tensor) -> Frames:
     return frames
 
 
-def test_values_are_those_of_all_pixels_together() -> None:
+def test_values_equal_those_of_all_pixels_at_once() -> None:
     logits, labels = video()
     found = gathered(logits, labels).report()
     whole = evaluate(predictions(logits, labels, ignore_index=-1), intervals=False)
@@ -48,7 +48,7 @@ def test_values_are_those_of_all_pixels_together() -> None:
     assert bound < 1e-3 and found["auroc"].value == pytest.approx(whole["auroc"].value, abs=bound + 1e-12)
 
 
-def test_intervals_are_those_of_evaluate_with_frames_as_groups() -> None:
+def test_intervals_equal_evaluate_with_frames_as_groups() -> None:
     logits, labels = video(n=40)
     found = gathered(logits, labels).report(resampling=RESAMPLING)
     whole = evaluate(predictions(logits, labels, ignore_index=-1), metrics=("accuracy", "nll", "brier", "ece", "auroc"))
@@ -59,7 +59,7 @@ def test_intervals_are_those_of_evaluate_with_frames_as_groups() -> None:
         assert found[name].method and whole[name].method
 
 
-def test_of_a_handful_of_frames_the_interval_of_a_mean_is_students() -> None:
+def test_a_mean_over_few_frames_has_students_interval() -> None:
     """Frames of equal size: the NLL is the mean of the frames' own, and its interval the textbook's."""
     logits, labels = video(n=9)
     labels = labels.clamp_min(0)
@@ -86,7 +86,7 @@ def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
     assert block.high - block.low > 1.8 * (single.high - single.low)
 
 
-def test_many_frames_that_err_alike_widen_every_interval() -> None:
+def test_correlated_frames_widen_every_interval() -> None:
     """60 frames of slow drift: each interval over single frames is longer than the same over frames in no order."""
     logits, labels = video(seed=1, n=20)
     logits, labels = logits.repeat_interleave(3, 0), labels.repeat_interleave(3, 0)
@@ -118,7 +118,7 @@ def test_eq_37_consistency_of_neighbouring_frames() -> None:
     assert cut.report()["consistency"].value == pytest.approx(np.mean(same))
 
 
-def test_a_frame_of_one_is_without_neighbour_and_without_interval() -> None:
+def test_a_single_frame_has_no_consistency_and_no_interval() -> None:
     logits, labels = video()
     found = gathered(logits[:1], labels[:1]).report(resampling=RESAMPLING)
     assert found["consistency"].value is None and "neighbour" in found["consistency"].reason
@@ -147,7 +147,7 @@ def test_bad_frames_are_named(make, says: str) -> None:
         make(Frames())
 
 
-def test_frames_of_other_classes_and_blocks_of_none_are_refused() -> None:
+def test_other_classes_and_empty_blocks_are_errors() -> None:
     frames = gathered(*video())
     with pytest.raises(InputError, match="3 classes after frames of 4"):
         frames.add(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.long))
@@ -155,7 +155,7 @@ def test_frames_of_other_classes_and_blocks_of_none_are_refused() -> None:
         frames.report(block=0)
 
 
-def test_a_refused_frame_leaves_the_rest_as_it_was_and_is_named() -> None:
+def test_a_refused_frame_is_named_and_changes_nothing() -> None:
     frames, labels = Frames(), torch.zeros(2, 2, dtype=torch.long)
     with pytest.raises(InputError, match="frame 0, of its labelled pixels: label in row 0 is 7"):
         frames.add(torch.zeros(2, 2, 5), labels + 7)

@@ -40,7 +40,7 @@ def test_weights_of_groups_give_the_values_of_item_weights(metric, sorted_: bool
     torch.testing.assert_close(by_groups, by_items, rtol=1e-11, atol=1e-14)
 
 
-def test_counts_are_those_of_plain_draws_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_equal_plain_draws_for_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     g = torch.Generator().manual_seed(7)
     plain = [np.bincount(torch.randint(50, (50,), generator=g).numpy(), minlength=50) for _ in range(9)]
     for chunk in (50, 200, 1 << 22):  # a row at a time, four, all

@@ -1,4 +1,4 @@
-"""Intervals: boundary, groups, agreement with scipy, and that the coverage table and CAVEATS tell one story."""
+"""Intervals: the boundary at 0, groups, agreement with scipy, and CAVEATS against the coverage tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_calibrated_model_may_have_no_calibration_error() -> None:
     assert sum(r.extras["calibration_test"]["p"] < 0.05 for r in reports) <= 3
 
 
-def test_a_miscalibrated_model_is_found_out() -> None:
+def test_a_miscalibrated_model_is_detected() -> None:
     report = calibrant.evaluate(*world(3000, 0, temperature=0.5))
     for name in ("ece", "ece_mass", "ece_l2", "ece_max", "ece_over", "oe", "ks", "ece_classwise", "ece_debiased"):
         low, high, value = report[name].low, report[name].high, report[name].value
@@ -67,7 +67,7 @@ def test_bca_agrees_with_scipy() -> None:
     assert (low, high) == pytest.approx((found.low, found.high), abs=0.02)
 
 
-def test_influence_is_what_one_more_item_does() -> None:
+def test_influence_is_the_effect_of_one_more_item() -> None:
     panel = Panel(reduce(calibrant.predictions(*world(60, 3))))
     step = 1e-6
     for name in ("nll", "brier", "auroc", "aupr_success", "aupr_error", "gap"):
@@ -79,7 +79,7 @@ def test_influence_is_what_one_more_item_does() -> None:
             assert float(u[i]) == pytest.approx((more - base) / step, abs=1e-4), name
 
 
-def test_replicates_do_not_depend_on_the_merge_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_ranks_hardly_changes_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     from calibrant.metrics import bootstrap as module
 
     panel = Panel(reduce(calibrant.predictions(*world(3000, 2))))
@@ -128,7 +128,7 @@ def test_the_coverage_table_has_a_row_for_every_metric_and_caveats_explain_the_r
     assert least >= float(re.search(r"\((\d+)% at the worst\)", SHORT)[1])  # type: ignore[index]
 
 
-def test_certain_and_right_throughout() -> None:
+def test_all_items_certain_and_right() -> None:
     probs = np.zeros((40, 3))
     probs[:, 0] = 1
     report = calibrant.evaluate(probs=probs, labels=np.zeros(40, int))
@@ -140,7 +140,7 @@ def test_certain_and_right_throughout() -> None:
 
 
 @pytest.mark.parametrize("name", ["ece", "ece_mass", "ks"])
-def test_all_right_is_not_known_for_sure(name: str) -> None:
+def test_an_interval_remains_when_all_items_are_right(name: str) -> None:
     """200 of 200 right at 60%: the accuracy may be 98.2% (exact binomial bound), so the error may be 38.2 points."""
     p = np.tile([0.6, 0.4], (200, 1))
     found = calibrant.evaluate(probs=p, labels=np.zeros(200, int))[name]
@@ -152,7 +152,7 @@ def test_all_right_is_not_known_for_sure(name: str) -> None:
     assert found.high == pytest.approx(0.4)
 
 
-def test_intervals_of_the_all_right_cover_the_population() -> None:
+def test_intervals_cover_when_all_items_are_right() -> None:
     """Confidences in [0.9, 1] and a network that is right 99.9% of the time: ECE is 0.049."""
     held = 0
     for seed in range(60):
@@ -164,7 +164,7 @@ def test_intervals_of_the_all_right_cover_the_population() -> None:
     assert held >= 54
 
 
-def test_fewer_misses_than_chance_allows_is_no_certainty() -> None:
+def test_fewer_errors_than_expected_is_not_certainty() -> None:
     rng = np.random.default_rng(1)
     c = 1 - rng.uniform(0, 1, 110) ** 4 * 0.05
     found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=np.zeros(110, int))["ece_mass"]

@@ -1,4 +1,4 @@
-"""Novelty scores and what they separate: against scikit-learn, closed forms, and loops."""
+"""Novelty scores and their metrics, against scikit-learn, closed forms and loops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_scores_by_hand() -> None:
         assert novelty_score("max_logit", p)[i] == pytest.approx(-max(row))
 
 
-def test_mutual_information_is_what_the_decomposition_says() -> None:
+def test_mutual_information_equals_the_difference_of_entropies() -> None:
     p = some(50, 3.0, 2, members=5)
     assert p.logits is not None
     parts = disagreement(p.logits, p.labels)
@@ -87,7 +87,7 @@ def test_tiny_entropies_keep_their_order() -> None:
     assert separated(familiar, foreign, logarithmic=True)["auroc"].value == 1
 
 
-def test_impossible_classes_are_no_trouble() -> None:
+def test_impossible_classes_are_allowed() -> None:
     z = torch.tensor([[0.0, -torch.inf, 1.0]])
     assert novelty.entropy(z)[0] == pytest.approx(float(novelty.entropy(z[:, [0, 2]])[0]))
 
@@ -107,7 +107,7 @@ def test_raw_scores_refuse_log_probabilities() -> None:
         ood(said, said, scores=["entropie"])
 
 
-def test_intervals_hold_the_value_and_depend_on_the_seed_alone() -> None:
+def test_intervals_hold_the_value_and_depend_only_on_the_seed() -> None:
     inside, outside = some(400, 4.0, 0), some(300, 2.0, 1)
     a, b = (ood(inside, outside, seed=3, replicates=200) for _ in range(2))
     assert a.to_json() == b.to_json()
@@ -117,7 +117,7 @@ def test_intervals_hold_the_value_and_depend_on_the_seed_alone() -> None:
                 assert e.low is not None and e.high is not None and e.low <= e.value <= e.high
 
 
-def test_more_items_than_cells_change_nothing_but_the_interval() -> None:
+def test_merging_cells_changes_only_the_interval() -> None:
     inside, outside = some(3000, 4.0, 0), some(3000, 2.0, 1)
     h = [novelty_score("entropy", p) for p in (inside, outside)]
     found = separated(h[0], h[1], Resampling(0, 200), logarithmic=True)["auroc"]
@@ -146,7 +146,7 @@ def test_symmetrised_kl_in_a_loop() -> None:
     assert "12 linear bins from 0" in binning.describe(6)
 
 
-def test_equal_populations_are_not_told_apart() -> None:
+def test_equal_populations_have_zero_in_the_interval() -> None:
     a, b = (novelty.entropy(4 * torch.randn(500, 6, generator=torch.Generator().manual_seed(s))) for s in (0, 1))
     e = entropy_divergence((a, b), 6, Binning(), Resampling(0, 200))
     assert e.value is not None and e.value > 0 and e.low == 0 and e.high is not None and e.high > 0

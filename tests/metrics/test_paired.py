@@ -42,7 +42,7 @@ def draw(n: int, seed: int, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("factor", [1.1, 1.5])
-def test_it_covers_where_one_predictor_is_calibrated_and_the_other_is_not(factor: float) -> None:
+def test_it_covers_with_one_calibrated_predictor(factor: float) -> None:
     """The plain bootstrap held the true difference of ECE in 7 of 10 trials, of equal-mass ECE in 5 of 10."""
     names = ["ece", "ece_mass"]
     # overconfident everywhere: either of them is the mean of confidence − P(right), and 0 for the calibrated one
@@ -57,7 +57,7 @@ def test_it_covers_where_one_predictor_is_calibrated_and_the_other_is_not(factor
     assert min(held.values()) >= 26, held  # 95% of 30 is 28.5; 26 or more in 98% of such tests
 
 
-def test_the_interval_of_twins_is_not_much_wider_than_their_differences_scatter() -> None:
+def test_the_interval_of_twins_is_not_much_too_wide() -> None:
     """With the worst shape of gaps at each end it was 1.9 (ECE) and 2.3 times (equal mass) as wide as ±1.96 sd."""
     names = ["ece", "ece_mass"]
     rows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
@@ -71,13 +71,13 @@ def test_the_interval_of_twins_is_not_much_wider_than_their_differences_scatter(
         assert width.mean() < 1.8 * 3.92 * difference.std(), name
 
 
-def test_a_predictor_differs_from_itself_by_exactly_nothing() -> None:
+def test_a_predictor_equals_itself_exactly() -> None:
     z, y = draw(500, 3)
     for row in calibrant.compare(1.4 * z, 1.4 * z, y, metrics=ERRORS, replicates=100).rows:
         assert row.low == row.high == 0 and row.p == 1 and row.verdict == "within noise", row
 
 
-def test_a_predictor_differs_from_itself_by_exactly_nothing_in_groups_too() -> None:
+def test_a_predictor_equals_itself_exactly_in_groups() -> None:
     """The noise of groups goes through a pseudo-inverse, which left 1e-9 of it."""
     z, y = draw(200, 1)
     for row in calibrant.compare(z, z, y, metrics=ERRORS, replicates=50, group=np.arange(200) % 9).rows:
@@ -85,7 +85,7 @@ def test_a_predictor_differs_from_itself_by_exactly_nothing_in_groups_too() -> N
 
 
 @pytest.mark.parametrize("scores", ["right", "wrong", "sure"])
-def test_items_that_are_all_right_or_all_wrong_have_ends_that_are_numbers(scores: str) -> None:
+def test_all_right_or_all_wrong_gives_finite_ends(scores: str) -> None:
     """The slope of the debiased error, and of a root at 0, was NaN: a verdict of "better" had no interval."""
     z, _ = draw(60, 2)
     y = z.argmin(1) if scores == "wrong" else z.argmax(1)
@@ -108,7 +108,7 @@ def test_the_interval_shrinks_as_predictors_agree() -> None:
     assert (widths[2] < 0.4 * widths[0]).all()
 
 
-def test_it_holds_the_observed_difference_and_p_says_whether_it_holds_zero() -> None:
+def test_it_holds_the_difference_and_agrees_with_p() -> None:
     for seed, factor in ((0, 1.02), (1, 1.2), (2, 1.6), (3, 0.8), (4, 2.5)):
         z, y = draw(400, seed)
         rows = calibrant.compare(z, factor * z, y, metrics=ERRORS, replicates=150).rows
@@ -126,7 +126,7 @@ def test_a_repaired_temperature_is_called_better() -> None:
     assert {row.verdict for row in found.rows} == {"better"}
 
 
-def test_groups_are_the_items_when_each_item_is_there_four_times() -> None:
+def test_groups_of_four_copies_equal_single_items() -> None:
     z, y = draw(500, 7)
     alone = calibrant.compare(z, 1.3 * z, y, metrics=["ece", "ece_over"], replicates=400)
     four = calibrant.compare(
@@ -148,7 +148,7 @@ def test_items_that_are_all_right_still_have_an_interval() -> None:
     assert row.low < row.difference < row.high and row.verdict == "worse"
 
 
-def test_the_coverage_page_has_every_error_and_no_cell_below_ninety_percent() -> None:
+def test_the_coverage_page_is_complete_and_above_ninety_percent() -> None:
     page = (Path(__file__).parents[2] / "docs" / "coverage_paired.md").read_text()
     for name in ERRORS:
         if name != "ece_debiased":
@@ -192,13 +192,13 @@ def test_far_from_zero_the_accepted_range_is_the_interval_of_two_correlated_norm
     assert wide[2] == pytest.approx(0.1 / 0.15, rel=0.02) and wide[3] == 0
 
 
-def test_chance_is_half_chi_square_of_one_and_half_of_two_degrees() -> None:
+def test_chance_is_a_mixture_of_two_chi_squares() -> None:
     for excess in (0.1, 3.84, 20.0):
         assert chance(excess) == pytest.approx((stats.chi2.sf(excess, 1) + stats.chi2.sf(excess, 2)) / 2, rel=1e-12)
     assert chance(critical(0.95)) == pytest.approx(0.05, rel=1e-9)
 
 
-def test_a_pivot_is_the_normal_quantile_of_a_rank_and_its_tail_goes_on() -> None:
+def test_a_pivot_is_the_normal_quantile_of_a_rank() -> None:
     normal = torch.special.ndtri((torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000)
     error = torch.tensor([0.0, 1.0, 2.0, 8.0], dtype=torch.float64)
     found = curve(error, error[:, None] + normal, 1.5)
@@ -207,7 +207,7 @@ def test_a_pivot_is_the_normal_quantile_of_a_rank_and_its_tail_goes_on() -> None
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_no_difference_is_larger_than_that_of_the_gaps(name: str) -> None:
+def test_reach_bounds_the_difference_by_the_gaps(name: str) -> None:
     """‖v‖ − ‖u‖ ≤ ‖v − u‖ for each metric, on what was observed."""
     for seed, factor in ((0, 1.3), (1, 0.7), (2, 1.01)):
         z, y = draw(300, seed)

@@ -1,4 +1,4 @@
-"""Nothing of a report may depend on the order of the rows, nor on how a seed or a setting is written down."""
+"""A report must not depend on the order of the rows, nor on the type in which a seed or setting is given."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ def test_top_one_sets_with_tied_confidences_too() -> None:
         assert reports[0][name].low == pytest.approx(reports[1][name].low, abs=1e-11), name
 
 
-def test_seeds_of_numpy_are_seeds() -> None:
+def test_numpy_integers_are_seeds() -> None:
     z, y = tied(0)
     plain, numpys = (calibrant.evaluate(z, y, seed=s, replicates=50, metrics=["nll"]) for s in (3, np.int64(3)))
     assert plain["nll"] == numpys["nll"] and json.loads(numpys.to_json())["conventions"]["interval"]["seed"] == 3
 
 
 @pytest.mark.parametrize("seed", [1.5, None, True, "a", 2**64])
-def test_what_is_no_seed(seed: object) -> None:
+def test_bad_seeds(seed: object) -> None:
     z, y = tied(0)
     with pytest.raises(InputError, match="seed="):
         calibrant.evaluate(z, y, seed=seed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [1.5, None, True, "a", 2**64])
-def test_what_is_no_seed_of_a_fit(seed: object) -> None:
+def test_bad_seeds_of_a_fit(seed: object) -> None:
     z, y = tied(0)
     with pytest.raises(InputError, match="seed="):
         calibrant.fit("temperature", z, y, seed=seed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("said", [{"split": "test"}, {"class_axis": 0}, {"ignore_index": 1}])
-def test_what_predictions_carry_cannot_be_said_again_beside_them(said: dict[str, object]) -> None:
+def test_arguments_that_predictions_carry_are_errors(said: dict[str, object]) -> None:
     """`split="test"` beside Predictions was not heard, and a map was fitted on test."""
     p = calibrant.predictions(*tied(0))
     with pytest.raises(InputError, match="carry their own split"):
@@ -75,13 +75,13 @@ def test_what_predictions_carry_cannot_be_said_again_beside_them(said: dict[str,
 
 
 @pytest.mark.parametrize("bins", [0, None, float("nan"), float("inf"), True, "15", 2.5])
-def test_what_is_no_number_of_bins(bins: object) -> None:
+def test_bad_numbers_of_bins(bins: object) -> None:
     z, y = tied(0)
     with pytest.raises(InputError, match="bins="):
         calibrant.evaluate(z, y, bins=bins)  # type: ignore[arg-type]
 
 
-def test_what_is_no_name_of_a_metric() -> None:
+def test_bad_metric_names() -> None:
     z, y = tied(0)
     with pytest.raises(UnknownNameError, match="unknown metric '3'"):
         calibrant.evaluate(z, y, metrics=[3])  # type: ignore[list-item]

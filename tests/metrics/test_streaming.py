@@ -1,4 +1,4 @@
-"""Merging = evaluating the whole; values within their bounds; the external sort is exact; memory is bounded."""
+"""Streams: merged parts equal the whole, values are within bounds, the external sort is exact, memory is bounded."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def check(found: StreamState, exact: Scores) -> None:
             assert abs(streamed[name].value - wanted[name].value) <= bounds[name] + 1e-12, name
 
 
-def test_what_a_ladder_can_only_bound_has_a_bound() -> None:
+def test_every_ranking_metric_has_a_bound() -> None:
     """A metric of the ranking sees the order of items, which a rung hides."""
     ranked = {name for name, metric in METRICS.items() if metric.family == "refinement"}
     assert ranked <= set(BOUNDS) <= set(METRICS), f"no line in stream_report.BOUNDS: {ranked - set(BOUNDS)}"
 
 
-def test_a_metric_of_items_is_not_guessed_from_a_stream() -> None:
+def test_a_metric_that_needs_items_is_missing_from_a_stream() -> None:
     wanted = Metric("spread", "spread", "calibration", "low", lambda panel: panel.scores.confidence.std()[None])
     found = point_estimates([wanted], StreamPanel(state(scores(50))))["spread"]
     assert found.value is None and found.reason == "not available from a stream"
@@ -110,7 +110,7 @@ def test_positive_class_and_top1_stream() -> None:
     check(state(top1), top1)
 
 
-def test_what_does_not_exist_says_so() -> None:
+def test_missing_values_have_a_reason() -> None:
     z = torch.full((4, 3), -torch.inf)
     z[:, 0] = 0
     found = report(state(reduce(predictions(z, [0, 0, 0, 1]))))
@@ -225,7 +225,7 @@ def test_external_sort_of_equal_votes(tmp_path: Path, monkeypatch: pytest.Monkey
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
 
 
-def test_ids_and_features_are_passed_over(tmp_path: Path) -> None:
+def test_ids_and_features_are_ignored(tmp_path: Path) -> None:
     columns = {"label": [0, 1], "logit_0": [1.0, 0.0], "logit_1": [0.0, 1.0], "id": ["a", "b"], "feature_0": [1, 2]}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     assert stream(tmp_path / "x.parquet", Settings()).state.n == 2

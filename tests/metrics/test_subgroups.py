@@ -1,4 +1,4 @@
-"""Parts of the items: one that is worse is found, parts that are alike are not accused, and plans come true."""
+"""Parts of the items: a worse part is found, equal parts are not flagged, and plans predict the width."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_one_bad_part_is_named() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
-def test_looking_at_eight_parts_accuses_one_in_twenty_times_at_most(sharpness: float) -> None:
+def test_eight_equal_parts_rarely_have_a_worst(sharpness: float) -> None:
     """Also of a model that is overconfident everywhere: no part is worse than the others."""
     part = torch.from_numpy(np.random.default_rng(9).choice(8, 640, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.03, 0.02]))
     plain, corrected = 0, 0
@@ -47,7 +47,7 @@ def test_looking_at_eight_parts_accuses_one_in_twenty_times_at_most(sharpness: f
     assert corrected <= 12 < plain  # 6 expected of 120; without correction about 40
 
 
-def test_groups_that_hang_together_are_no_evidence() -> None:
+def test_correlated_groups_are_not_evidence() -> None:
     """Ten frames of each of 60 scenes share their answer: one bad scene must not convict its part."""
     p, repeat = drawn(60, 1), torch.arange(60).repeat_interleave(10)
     part = (torch.arange(60) % 4)[repeat]
@@ -66,7 +66,7 @@ def test_a_column_of_ids_is_refused() -> None:
         subgroups(p, torch.arange(300), tuple(map(str, range(300))), "id")
 
 
-def test_a_plan_comes_true() -> None:
+def test_a_plan_predicts_the_width() -> None:
     names = ["accuracy", "nll", "brier", "gap", "auroc", "ece"]
     needed = plan(evaluate(drawn(1500, 0, 2.0), metrics=names), 0.03)
     for name in names:
@@ -79,5 +79,5 @@ def test_a_plan_comes_true() -> None:
         plan(evaluate(drawn(50, 0), metrics=["gap"]), 0)
 
 
-def test_a_plan_of_what_has_no_interval_is_none() -> None:
+def test_a_plan_without_an_interval_is_none() -> None:
     assert plan(evaluate(drawn(50, 0), metrics=["gap"], intervals=False), 0.1) == {"gap": None}

@@ -1,4 +1,4 @@
-"""The panel in a user's loop: the values of `evaluate`, over batches, resets and processes."""
+"""The panel in a training loop equals `evaluate`, over batches, resets and processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_forward_gives_the_batch_and_a_collection_takes_it() -> None:
     assert abs(together.compute()["ece"] - evaluate(z, y, intervals=False)["ece"].value) < 1e-12  # type: ignore[operator]
 
 
-def test_what_does_not_exist_is_nan_and_mistakes_are_named() -> None:
+def test_missing_values_are_nan_and_mistakes_are_named() -> None:
     panel = CalibrationPanel(3, metrics=["auroc"])
     panel.update(2 * torch.eye(3), torch.arange(3))
     assert math.isnan(panel.compute()["auroc"])
@@ -95,7 +95,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_gloo_processes_give_the_answer_of_one(tmp_path: Path) -> None:
+def test_two_gloo_processes_equal_one(tmp_path: Path) -> None:
     started = [begin(ONE_OF_TWO, str(rank), str(tmp_path)) for rank in (0, 1)]
     assert [heard.recv() for _, heard in started] == [ENDED, ENDED]
     z, y = data()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_eager_is_the_map(calibrator: Calibrator) -> None:
 
 
 class Every(nn.Module):
-    """Many maps in one graph: to export them one by one takes seconds each."""
+    """Several maps in one graph, because each export takes seconds."""
 
     def __init__(self, maps: Iterable[FittedMap]) -> None:
         super().__init__()
@@ -97,16 +98,25 @@ class Every(nn.Module):
         return tuple(net(x) for net in self.nets)
 
 
-def test_every_map_is_exported_with_any_batch() -> None:
-    net = Every(fitted(c) for _, c in VARIANTS)
+@each
+def test_what_is_exported_computes_the_same(calibrator: Calibrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, z = attach(nn.Identity(), fitted(calibrator)), torch.cat([new(), EDGES])
+    expected = net(z)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert gap(net(z), expected) < 1e-12
+
+
+def test_every_operation_is_exported_with_any_batch() -> None:
+    maps = with_every_operation()
+    net = Every(maps.values())
     program = torch.export.export(net, (new(5),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     for z in (new(), new(1), EDGES):
-        for (name, _), found, expected in zip(VARIANTS, program.module()(z), net(z), strict=True):
+        for name, found, expected in zip(maps, program.module()(z), net(z), strict=True):
             assert gap(found, expected) < 1e-12, name
 
 
 class Operations(TorchDispatchMode):
-    """Every operation that runs, with the types of what it takes."""
+    """Records every operation that runs, with the types of its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,10 +134,10 @@ def of_map(m: FittedMap) -> set[tuple[str, ...]]:
     return operations.seen
 
 
-def test_onnxruntime_agrees_with_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest maps with every operation of any map."""
-    need_onnx()
-    with monkeypatch.context() as exporting:
+@functools.cache
+def with_every_operation() -> dict[str, FittedMap]:
+    """A few maps that together use every operation of any map in an exported graph."""
+    with pytest.MonkeyPatch.context() as exporting:
         exporting.setattr(torch.compiler, "is_exporting", lambda: True)
         used = {name: of_map(fitted(c)) for name, c in VARIANTS}
     chosen, missing = dict[str, FittedMap](), set[tuple[str, ...]]().union(*used.values())
@@ -135,6 +145,12 @@ def test_onnxruntime_agrees_with_eager(tmp_path: Path, monkeypatch: pytest.Monke
         name = max(used, key=lambda n: len(used[n] & missing))
         chosen[name] = fitted(dict(VARIANTS)[name])
         missing -= used[name]
+    return chosen
+
+
+def test_onnxruntime_agrees_with_eager(tmp_path: Path) -> None:
+    need_onnx()
+    chosen = with_every_operation()
     path = write_graph(tmp_path / "maps.onnx", Every(chosen.values()), 3 * new(64), list(chosen), lambda found: "")
     for z in (new(), new(1), EDGES):
         for (name, m), found in zip(chosen.items(), run_graph(path, z), strict=True):

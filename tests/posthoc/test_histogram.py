@@ -142,3 +142,13 @@ def test_bad_input_is_one_line() -> None:
         calibrant.fit("histogram", p, bins=0)
     with pytest.raises(InputError, match="not a whole number"):
         calibrant.fit("histogram", p, bins=2.5)
+
+
+def test_the_identity_keeps_the_confidence_of_an_earlier_map() -> None:
+    g = torch.Generator().manual_seed(11)
+    z = 3 * torch.randn(400, 4, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z / 2, 1), 1, generator=g)[:, 0]
+    binned = Histogram().fit(calibrant.predictions(z, y)).predictions(calibrant.predictions(z, y))
+    same = calibrant.fit("identity", binned, allow_reuse=True).predictions(binned)
+    assert binned.confidence is not None and same.confidence is not None
+    assert torch.equal(same.confidence, binned.confidence) and same.predicted is binned.predicted

@@ -26,6 +26,20 @@ def test_every_class_equals_scikit_learns() -> None:
     assert torch.allclose(torch.softmax(m(z), 1), raw / raw.sum(1, keepdim=True), atol=1e-10)
 
 
+def test_impossible_classes_do_not_count() -> None:
+    """Items may rule out a class with a logit of −inf, which no map changes: they say nothing about its a and b."""
+    g = torch.Generator().manual_seed(2)
+    z = 3 * torch.randn(800, 3, generator=g, dtype=torch.float64)
+    z[:400, 2] = -torch.inf
+    y = torch.multinomial(torch.softmax(z / 2, 1), 1, generator=g)[:, 0]
+    m = Platt().fit(calibrant.predictions(z, y))
+    assert isinstance(m, PlattMap)
+    p = torch.softmax(z[400:], 1)[:, 2]
+    oracle = _SigmoidCalibration().fit((torch.log(p) - torch.log1p(-p)).numpy(), (y[400:] == 2).numpy())
+    assert float(m.a[2]) == pytest.approx(-oracle.a_, abs=1e-5)
+    assert float(m.b[2]) == pytest.approx(-oracle.b_, abs=1e-5)
+
+
 def test_two_classes_are_one_binary_problem() -> None:
     g = torch.Generator().manual_seed(1)
     s = 2 * torch.randn(500, generator=g, dtype=torch.float64)

@@ -27,7 +27,7 @@ def test_band_pass_is_the_equation_with_the_full_transform() -> None:
         np.testing.assert_allclose(band_pass(torch.from_numpy(delta), f, width).numpy(), expected.real, atol=1e-12)
 
 
-def test_bands_side_by_side_make_up_the_whole() -> None:
+def test_adjacent_bands_sum_to_the_whole() -> None:
     delta = torch.randn(1, 1, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     total = sum(band_pass(delta, f, 0.1) for f in (0.1, 0.3, 0.5, 0.7, 0.9))
     constant = delta.mean()

@@ -14,7 +14,7 @@ from torch import Tensor
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional import predictions
 from calibrant.targets import AdaLS, ArAdaLS, Levels
-from calibrant.targets.adaptive import smoothing_of
+from calibrant.targets.adaptive import epsilon_of
 from calibrant.training import read
 from calibrant.types import Predictions, Split
 
@@ -93,7 +93,7 @@ def test_no_step_without_alpha_and_no_gap_above_one() -> None:
 def test_eq_4_inverts_eq_2() -> None:
     for epsilon in (0.0, 0.02, 0.5, 0.99):
         right = torch.tensor([1 - epsilon + epsilon / Z], dtype=torch.float64)
-        assert smoothing_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
+        assert epsilon_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
 
 
 def test_members_are_pooled_before_the_gap() -> None:
@@ -201,7 +201,7 @@ def test_levels_may_be_any_array_of_whole_numbers(kind: Any) -> None:
     assert torch.equal(target(labels, torch.arange(3)), plain(labels, torch.arange(3)))
 
 
-def test_what_is_no_level_is_named() -> None:
+def test_invalid_levels_are_named() -> None:
     target = ArAdaLS(classes=Z, levels=2)
     good = torch.tensor([0, 1])
     for bad in (torch.tensor([0.1, 0.7]), torch.tensor([True, False]), torch.tensor([[0], [1]])):
@@ -221,7 +221,7 @@ def test_labelled_images_and_ignored_pixels() -> None:
     assert q[0, 0, 1].tolist() == [0.0] * Z
 
 
-def test_nobody_learns_from_test() -> None:
+def test_learning_from_test_is_refused() -> None:
     held = predictions(torch.zeros(6, Z), torch.arange(6) % Z, split=Split.TEST)
     for target in (AdaLS(classes=Z), ArAdaLS(classes=Z, levels=1, given=levels([0], [0] * 6))):
         with pytest.raises(SplitError, match="would learn from the test split"):
@@ -234,7 +234,7 @@ def test_predictions_of_other_classes_are_named() -> None:
         AdaLS(classes=7).observe(0, validation(0))
 
 
-def test_places_and_levels_below_zero_are_no_training_items() -> None:
+def test_negative_places_and_levels_are_not_training_items() -> None:
     """Counted from the end, as Python has it, they would have another item's soft label, or the last level's."""
     target = ArAdaLS(classes=Z, levels=2, given=levels([0, 1, -1], [0, 1]))
     with pytest.raises(InputError, match="item -1 has no level"):
@@ -245,7 +245,7 @@ def test_places_and_levels_below_zero_are_no_training_items() -> None:
         target.refresh(levels([0, 1, -2], [0, 1]))
 
 
-def test_settings_that_are_no_numbers_are_named() -> None:
+def test_settings_must_be_numbers() -> None:
     bad: Any
     for bad in ("a", None, [3], True, math.nan, math.inf, -0.1):
         for make, name in ((lambda v: AdaLS(classes=Z, alpha=v), "alpha"), (lambda v: AdaLS(classes=v), "classes")):
@@ -274,6 +274,6 @@ def test_alpha_may_follow_a_schedule() -> None:
             AdaLS(Z, alpha=wrong)  # type: ignore[arg-type]
 
 
-def test_a_schedule_of_alpha_is_squeezed_with_the_epochs() -> None:
+def test_a_schedule_of_alpha_scales_with_the_epochs() -> None:
     recipe = read("ar/cifar10_resnet29_adals", ["targets.alpha=[[0, 0.001], [120, 0.05]]"])
     assert recipe.epochs == 200 and recipe.scaled(20).targets.options["alpha"] == ((0, 0.001), (12, 0.05))

@@ -38,7 +38,7 @@ def test_a_label_of_no_class_is_an_error_for_every_policy(name: str) -> None:
             POLICIES[name](torch.tensor(labels), torch.arange(2))
 
 
-def test_without_a_look_at_the_values_it_is_a_row_that_is_not_a_number() -> None:
+def test_on_a_gpu_an_invalid_label_gives_a_row_of_nan() -> None:
     """On an accelerator, where a look would wait for the device: the loop names the items of a loss that is none."""
     q = encoded(torch.tensor([5, 0, -1]), 3, 0.1)
     assert q.isnan().all(-1).tolist() == [True, False, False]

@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_run_holds_the_twin_its_robustness_and_the_path_of_epsilon(run: Path) -> None:
+def test_the_run_stores_twin_robustness_and_epsilon(run: Path) -> None:
     twin = read(run / "vanilla")
     assert twin.targets.name == "one_hot" and twin.members == 1 and twin.transforms == ()
     assert replace(twin, targets=small().targets, name=small().name, about=small().about) == small()
@@ -69,7 +69,7 @@ def test_the_run_holds_the_twin_its_robustness_and_the_path_of_epsilon(run: Path
     assert json.loads((run / "levels.json").read_text())["from"] == "vanilla"
 
 
-def test_levels_are_equal_cuts_of_the_twins_distances(run: Path) -> None:
+def test_levels_are_equally_large(run: Path) -> None:
     """Sorted by hand: the k-th smallest distance of n has level floor(k·R/n)."""
     held = policy_of(run)
     found = distances.read(run / "vanilla" / "robustness" / "ddn" / "train.safetensors")
@@ -80,7 +80,7 @@ def test_levels_are_equal_cuts_of_the_twins_distances(run: Path) -> None:
     assert torch.bincount(held["validation"]).tolist() == [10] * 4
 
 
-def test_the_policy_followed_algorithm_1(run: Path, tmp_path: Path) -> None:
+def test_p_true_and_epsilon_follow_algorithm_1(run: Path, tmp_path: Path) -> None:
     """ε after training again with every epoch's validation predictions kept, by the pseudo-code's loop."""
     train(small(), tmp_path / "kept", replace(QUIET, keep_epochs=True, levels=run))
     held = policy_of(tmp_path / "kept")
@@ -103,7 +103,7 @@ def test_the_policy_followed_algorithm_1(run: Path, tmp_path: Path) -> None:
         assert held["trajectory"][epoch].tolist() == pytest.approx(soft, abs=1e-9)
 
 
-def test_nothing_is_repeated(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_measures_nothing_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamps = {p: p.stat().st_mtime_ns for p in run.rglob("*.safetensors")}
     monkeypatch.setattr(distances, "robustness", lambda *a, **k: pytest.fail("attacked again"))
     train(small(), run, QUIET)
@@ -141,7 +141,7 @@ def test_killed_at_any_stage_ends_in_the_same_weights(run: Path, tmp_path: Path,
     assert not list((tmp_path / "run").rglob("*.parts")), "finished chunks are joined and gone"
 
 
-def test_on_the_fly_levels_are_of_the_network_in_training(run: Path, tmp_path: Path) -> None:
+def test_on_the_fly_levels_are_measured_on_the_network_in_training(run: Path, tmp_path: Path) -> None:
     recipe = small("targets.refresh_after=[2]")
     train(recipe, tmp_path / "fly", replace(QUIET, levels=run / "vanilla" / "robustness" / "ddn", keep_weights=3))
     held = policy_of(tmp_path / "fly")
@@ -202,12 +202,12 @@ def refused(recipe: Recipe, out: Path, how: How) -> str:
     return str(caught.value)
 
 
-def test_more_levels_than_items(tmp_path: Path) -> None:
+def test_more_levels_than_items_are_refused(tmp_path: Path) -> None:
     assert "41 levels of 40 validation items" in refused(small("targets.levels=41"), tmp_path / "r", QUIET)
     assert not (tmp_path / "r").exists(), "nothing is written"
 
 
-def test_validation_levels_missing(run: Path, tmp_path: Path) -> None:
+def test_missing_validation_levels_are_refused(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "train only"
     folder.mkdir()
     source = run / "vanilla" / "robustness" / "ddn" / "train.safetensors"
@@ -218,7 +218,7 @@ def test_validation_levels_missing(run: Path, tmp_path: Path) -> None:
     assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
 
 
-def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> None:
+def test_robustness_of_another_split_or_data_set_is_refused(run: Path, tmp_path: Path) -> None:
     stored = run / "vanilla" / "robustness" / "ddn"
     swapped = tmp_path / "swapped"
     swapped.mkdir()
@@ -236,7 +236,7 @@ def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> N
     assert not any(tmp_path.glob("[a-e]")), "nothing is written"
 
 
-def test_the_record_names_the_ruler_that_measured(run: Path, tmp_path: Path) -> None:
+def test_distances_of_another_ruler_are_refused(run: Path, tmp_path: Path) -> None:
     """Files say what measured them. A recipe that names another would write that into recipe, levels and targets."""
     stored = run / "vanilla" / "robustness" / "ddn"
     said = refused(small("targets.ruler=cw"), tmp_path / "a", replace(QUIET, levels=stored))
@@ -262,7 +262,7 @@ def test_levels_of_both_parts_are_of_one_network_and_edition(
     assert f"are of {says}" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
 
 
-def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Path, tmp_path: Path) -> None:
+def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path: Path) -> None:
     members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
     fresh = distances.measured(members, data, "test", tmp_path, ruler="ddn")
     path = tmp_path / "ddn" / "test.safetensors"
@@ -274,7 +274,7 @@ def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Pa
     assert distances.read(path).edition == fresh.edition
 
 
-def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_levels(run: Path, tmp_path: Path) -> None:
     train(small("seed=5"), tmp_path / "other", QUIET)
     out = tmp_path / "mine"
     train(small("seed=7"), out, replace(QUIET, levels=run))
@@ -283,7 +283,7 @@ def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> 
     train(small("seed=7"), out, QUIET)  # without saying which, it goes on with its own
 
 
-def test_chunks_of_the_rulers_former_settings_are_in_nobodys_way(run: Path, tmp_path: Path) -> None:
+def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) -> None:
     """A measurement that was killed before the ruler's defaults changed is begun anew, and leaves nothing behind."""
     members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
     weights = distances.weights_hash(members[0])
@@ -297,7 +297,9 @@ def test_chunks_of_the_rulers_former_settings_are_in_nobodys_way(run: Path, tmp_
     assert [path.name for path in (tmp_path / "ddn").iterdir()] == ["test.safetensors"]
 
 
-def test_items_that_no_attack_moved_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_items_without_another_prediction_are_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Their distance is infinite: of the most robust level, and if they are many, cut by their order alone."""
     folder = tmp_path / "far"
     folder.mkdir()
@@ -313,12 +315,12 @@ def test_items_that_no_attack_moved_are_named(run: Path, tmp_path: Path, capsys:
     assert "validation items" not in said
 
 
-def test_levels_are_for_targets_that_want_them(tmp_path: Path) -> None:
+def test_levels_are_refused_for_targets_without_levels(tmp_path: Path) -> None:
     said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
     assert "--levels is for targets that need robustness levels" in said and not (tmp_path / "r").exists()
 
 
-def test_an_item_without_a_level_stops_the_training_by_name(tmp_path: Path) -> None:
+def test_an_item_without_a_level_is_named(tmp_path: Path) -> None:
     from calibrant.errors import DivergedError
 
     data = load_data("digits", sizes=small().data.sizes)
@@ -366,7 +368,7 @@ def test_pooled_members_are_attacked_as_one(tmp_path: Path) -> None:
     assert bool((cut(found, 4) < 4).all())
 
 
-def test_a_record_of_levels_is_never_followed(
+def test_the_path_in_a_record_of_levels_is_never_opened(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What lies outside a run is read where the user names it, wherever that has moved to, and nowhere else."""
@@ -389,7 +391,7 @@ def test_a_record_of_levels_is_never_followed(
     assert "was started with other levels (from ../../one/vanilla" in capsys.readouterr().err
 
 
-def test_distances_of_a_read_only_run_are_kept_by_the_run_that_asks(
+def test_distances_of_a_read_only_run_are_stored_in_the_new_run(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = os.access
@@ -416,9 +418,7 @@ def test_distances_of_a_read_only_run_are_kept_by_the_run_that_asks(
     assert torch.equal(distances.read(again).distance, first.distance)
 
 
-def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_given_run_called_vanilla_is_not_the_twin(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run / "vanilla", "vanilla")
     words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", "vanilla", "--device", "cpu"]
@@ -426,7 +426,7 @@ def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_t
     assert json.loads(Path("two/levels.json").read_text())["from"] == "../vanilla" and Path("two/report.html").is_file()
 
 
-def test_a_place_that_lets_nobody_look_is_one_line(
+def test_an_unreadable_folder_is_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def looked(path: Path) -> bool:

@@ -33,7 +33,7 @@ def test_round_trip_bit_for_bit_and_two_are_kept(tmp_path: Path) -> None:
         assert torch.equal(found.tensors[name], t) and found.tensors[name].dtype == t.dtype
 
 
-def test_tensors_may_share_memory_and_lie_anyhow(tmp_path: Path) -> None:
+def test_tensors_may_share_memory_and_have_any_layout(tmp_path: Path) -> None:
     w = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
     save(tmp_path, Checkpoint(1, {"a": w, "b": w, "t": w[0, 0].T}, {}))
     found = latest(tmp_path, pytest.fail)
@@ -44,14 +44,14 @@ def test_tensors_may_share_memory_and_lie_anyhow(tmp_path: Path) -> None:
     assert torch.equal(kept_weights(tmp_path)[1]["1.weight"], tied[0].weight)
 
 
-def test_none_where_there_never_was_one(tmp_path: Path) -> None:
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     assert latest(tmp_path, pytest.fail) is None
     assert latest(tmp_path / "nothing", pytest.fail) is None
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_damage_is_found_and_the_one_before_is_used(tmp_path: Path, data: st.DataObject) -> None:
+def test_damage_is_found_and_the_previous_checkpoint_is_used(tmp_path: Path, data: st.DataObject) -> None:
     for epoch in (1, 2):
         save(tmp_path, sample(epoch))
     victim = tmp_path / data.draw(st.sampled_from(["00002.json", "00002.safetensors"]))
@@ -81,14 +81,14 @@ def test_a_missing_tensor_file_is_found(tmp_path: Path) -> None:
     assert found is not None and found.epoch == 1 and "missing" in said[0]
 
 
-def test_nothing_intact_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+def test_no_intact_checkpoint_is_an_error(tmp_path: Path) -> None:
     save(tmp_path, sample(1))
     (tmp_path / "00001.safetensors").write_bytes(b"")
     with pytest.raises(FileError, match="no checkpoint .* is intact"):
         latest(tmp_path, lambda text: None)
 
 
-def test_tensors_without_their_json_are_nobodys(tmp_path: Path) -> None:
+def test_tensors_without_json_are_ignored(tmp_path: Path) -> None:
     """What a kill between the two writes leaves."""
     save(tmp_path, sample(1))
     (tmp_path / "00002.safetensors").write_bytes(b"half")

@@ -15,7 +15,7 @@ from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import Stateful
 from calibrant.training import How, read, train
 from calibrant.training.optimiser import Optimiser, make
-from calibrant.training.step import LONG, CompiledOr, Member, Step, averaged, engine_of
+from calibrant.training.step import WORTH_COMPILING, CompiledIfPossible, Member, Step, averaged, choose_engine
 
 RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidden=[8]"])
 
@@ -23,22 +23,22 @@ RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidde
 @pytest.mark.parametrize(
     ("device", "processes", "items", "engine"),
     [
-        ("cpu", 1, LONG, "eager"),
-        ("cuda", 1, LONG, "compile+graph"),
+        ("cpu", 1, WORTH_COMPILING, "eager"),
+        ("cuda", 1, WORTH_COMPILING, "compile+graph"),
         ("cuda", 1, 1000, "graph"),
-        ("cuda", 2, LONG, "eager"),
+        ("cuda", 2, WORTH_COMPILING, "eager"),
     ],
 )
-def test_auto_takes_what_the_device_and_the_length_allow(device: str, processes: int, items: int, engine: str) -> None:
-    found, why = engine_of(RECIPE, device, processes, (), items)
+def test_auto_chooses_by_device_and_length(device: str, processes: int, items: int, engine: str) -> None:
+    found, why = choose_engine(RECIPE, device, processes, (), items)
     assert found == engine and bool(why) == (processes > 1)
-    assert engine_of(replace(RECIPE, engine="compile"), device, processes, (), items) == ("compile", "")
+    assert choose_engine(replace(RECIPE, engine="compile"), device, processes, (), items) == ("compile", "")
 
 
 def test_a_penalty_with_a_history_runs_eagerly_and_says_so() -> None:
     ranking = PENALTIES["ranking"](weight=1.0, items=10)
-    assert engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[0] == "eager"
-    assert "keeps a history" in engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[1]
+    assert choose_engine(RECIPE, "cuda", 1, (ranking,), WORTH_COMPILING)[0] == "eager"
+    assert "keeps a history" in choose_engine(RECIPE, "cuda", 1, (ranking,), WORTH_COMPILING)[1]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -59,7 +59,7 @@ def test_a_step_can_be_captured(loss: str) -> None:
             assert found.device == hits.device == device
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_runs_eagerly_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(network: nn.Module) -> Any:
         def fail(x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("no compiler here\nand a long trace")
@@ -68,12 +68,12 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
 
     network, said, x = nn.Linear(3, 2), list[str](), torch.ones(1, 3)
     monkeypatch.setattr(torch, "compile", broken)
-    forward = CompiledOr(network, said.append)
+    forward = CompiledIfPossible(network, said.append)
     assert torch.equal(forward(x), network(x)) and torch.equal(forward(x), network(x))
     assert said == ["not compiled, so it runs slower: RuntimeError: no compiler here"]
 
 
-def test_a_run_says_which_engine_it_took_and_has_the_key_of_any_other(tmp_path: Path) -> None:
+def test_a_run_records_its_engine_and_the_key_ignores_it(tmp_path: Path) -> None:
     train(RECIPE, tmp_path / "run", How(device="cpu", quiet=True))
     assert hashed.read(tmp_path / "run" / "metrics.json")["engine"] == "eager"
     assert RECIPE.key() == replace(RECIPE, engine="eager").key()

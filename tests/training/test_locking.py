@@ -97,7 +97,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "RAY_RAYLET_PID": "7"}, True),  # a step on a Ray cluster is alone
     ],
 )
-def test_of_processes_that_train_together_one_is_the_first_on_any_number_of_nodes(
+def test_only_one_of_several_processes_is_the_first(
     environment: dict[str, str], first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*locks.RANKS, "SLURM_NTASKS", "SLURM_PROCID", "RAY_RAYLET_PID"):

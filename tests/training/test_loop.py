@@ -38,7 +38,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return {f"{i}.{k}": v for i, m in enumerate(load_run(run).members) for k, v in m.state_dict().items()}
 
 
-def test_it_is_the_loop_that_anyone_would_write(tmp_path: Path) -> None:
+def test_the_loop_equals_a_plain_torch_loop(tmp_path: Path) -> None:
     """torch's own loss, optimiser and schedule over the same batches end in the same weights."""
     recipe = small(
         "optimiser={name='sgd', lr=0.05, momentum=0.9, nesterov=true, weight_decay=1e-3}",
@@ -64,7 +64,7 @@ def test_it_is_the_loop_that_anyone_would_write(tmp_path: Path) -> None:
         torch.testing.assert_close(found[f"0.{name}"], value, atol=1e-5, rtol=1e-5)
 
 
-def test_the_folder_holds_what_others_take(tmp_path: Path) -> None:
+def test_the_folder_holds_predictions_and_records(tmp_path: Path) -> None:
     result = train(small(), tmp_path / "run", replace(QUIET, keep_epochs=True))
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert names == {
@@ -131,7 +131,7 @@ def test_a_damaged_file_of_an_epoch_is_named(tmp_path: Path) -> None:
         kept_top_logits(tmp_path)
 
 
-def test_refreshes_are_asked_for_and_handed_in(tmp_path: Path) -> None:
+def test_the_policy_is_refreshed_when_it_asks(tmp_path: Path) -> None:
     recipe = small("targets={name='ar_adals', levels=2, refresh_after=[1]}")
     asked: list[int] = []
 
@@ -145,7 +145,7 @@ def test_refreshes_are_asked_for_and_handed_in(tmp_path: Path) -> None:
     assert asked == [0, 1]
 
 
-def test_the_average_is_an_average(tmp_path: Path) -> None:
+def test_ema_is_the_average_of_the_weights(tmp_path: Path) -> None:
     """θ̄ after one epoch of full-batch steps, by hand from a run without averaging."""
     base = ["batch=2000", "optimiser={name='sgd', lr=0.1, momentum=0}"]
     train(small(*base, "ema=0.75"), tmp_path / "ema", QUIET)
@@ -192,7 +192,7 @@ def _stop_after(save: Any, epoch: int) -> Any:
     return stopping
 
 
-def test_asking_for_what_cannot_be_is_an_error(tmp_path: Path) -> None:
+def test_invalid_requests_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         train(small(), tmp_path / "b", replace(QUIET, device="tpu"))
     if not torch.cuda.is_available():
@@ -221,7 +221,7 @@ def test_every_family_composes(tmp_path: Path) -> None:
     assert result["metrics"]["test"]["accuracy"] > 0.6
 
 
-def test_streams_do_not_meet() -> None:
+def test_random_streams_differ() -> None:
     seeds = {stream(s, p, m, e) for s in range(3) for p in ("order", "layers") for m in range(3) for e in range(20)}
     assert len(seeds) == 3 * 2 * 3 * 20 and all(0 <= s < 2**63 for s in seeds)
 

@@ -60,7 +60,7 @@ def test_scaled_keeps_the_shape() -> None:
         (Optimiser("adam", 0.01, weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.1)),
     ],
 )
-def test_state_made_beforehand_changes_nothing(settings: Optimiser, reference: object) -> None:
+def test_allocating_the_state_first_changes_nothing(settings: Optimiser, reference: object) -> None:
     a, b = model(), model()
     ours, theirs = make(settings, a), reference(b.parameters())  # type: ignore[operator]
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
@@ -83,7 +83,7 @@ def test_state_is_whole_before_the_first_step(settings: Optimiser) -> None:
     assert set(state_tensors(optimiser)) == before
 
 
-def test_a_member_goes_out_and_comes_back() -> None:
+def test_a_member_round_trips() -> None:
     net = model()
     member = Member(net, make(Optimiser("adam", 0.01), net), net, averaged(net))
     net(torch.ones(2, 4)).sum().backward()

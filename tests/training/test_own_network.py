@@ -38,7 +38,7 @@ def test_a_module_is_trained_in_place_and_loaded_again(tmp_path: Path) -> None:
     assert torch.equal(again(x), mine.eval()(x)) and not torch.equal(fresh(x), again(x))
 
 
-def test_without_a_folder_the_network_is_what_remains() -> None:
+def test_without_a_folder_only_the_network_is_kept() -> None:
     x, y = torch.rand(200, 1, 8, 8), torch.arange(200) % 2
     mine = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     found = calibrant.train(recipe(), network=mine, data=TensorDataset(x, y), how=QUIET)
@@ -55,7 +55,7 @@ def test_members_need_a_function(tmp_path: Path) -> None:
     assert again["metrics"]["test"] == calibrant.train(recipe("members=2"), how=QUIET, network=net)["metrics"]["test"]
 
 
-def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
+def test_a_non_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a torch.nn.Module"):
         calibrant.train(recipe(), tmp_path / "run", QUIET, network=lambda: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(InputError, match="returns shape"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,14 +44,27 @@ def small(*settings: str) -> Recipe:
         (["network=unet"], "'unet' cannot read digits .1×8×8.: .*too small"),
         (["network=text_cnn"], "'text_cnn' cannot read digits"),
         (["loss.class_weights=[1.0, 2.0]"], "2 class weights for 10 classes"),
-        (["loss={name='focal', gamma=nan}"], "gamma must be 0 or more"),
+        (["loss={name='focal', gamma=nan}"], "key 'loss.gamma': expected a number, got nan"),
         (["loss={name='inverse_focal', gamma=inf}"], "gamma must be 0 or more"),
         (["penalties=[{name='mmce', width=0.0}]"], "width must be positive"),
-        (["targets={name='ar_adals', ruler='linf'}"], "unknown ruler 'linf'; known: cw, ddn"),
-        (["targets={name='ar_adals', levels='ten'}"], "levels must be a whole number, 1 or more, got 'ten'"),
-        (["targets={name='ar_adals', levels=2.5}"], "levels must be a whole number, 1 or more, got 2.5"),
-        (["targets={name='ar_adals', refresh_after=3}"], "refresh_after lists numbers of finished epochs"),
-        (["targets={name='ar_adals', refresh_after=['a']}"], "refresh_after lists numbers of finished epochs"),
+        (["penalties=[{name='entropy', weight='high'}]"], "'penalties.0.weight': expected a number, got 'high'"),
+        (["loss={name='focal', steps=[[1.0]]}"], "'loss.steps.0': expected a list of 2"),
+        (["loss.class_weights='often'"], "'loss.class_weights': expected a list, got 'often'"),
+        (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-1]"], "class weights must be 0 or more"),
+        (["targets.epsilon=0.1"], "targets 'one_hot' has no settings"),
+        (["targets={name='adals', classes=3}"], "unknown key 'targets.classes'"),
+        (["transforms=[{name='ccat', rho=-1}]"], "rho 0 or more"),
+        (["transforms=[{name='ccat', attack=3}]"], "'transforms.0.attack': expected a name"),
+        (["transforms=[{name='ccat', attack={alpha='a'}}]"], "'transforms.0.attack.alpha': expected a number"),
+        (["schedule={name='multistep', milestones=[nan]}"], "'schedule.milestones.0': expected a number, got nan"),
+        (["targets={name='ar_adals', ruler='linf'}"], "'targets.ruler' is 'linf'; it must be one of 'ddn', 'cw'"),
+        (["targets={name='ar_adals', levels='ten'}"], "'targets.levels': expected a whole number, got 'ten'"),
+        (["targets={name='ar_adals', levels=2.5}"], "'targets.levels': expected a whole number, got 2.5"),
+        (["targets={name='ar_adals', refresh_after=3}"], "'targets.refresh_after': expected a list, got 3"),
+        (
+            ["targets={name='ar_adals', refresh_after=['a']}"],
+            "'targets.refresh_after.0': expected a whole number, got 'a'",
+        ),
         (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2., but the run ends after 2 .*after=.1."),
         (
@@ -102,13 +116,13 @@ def test_the_last_point_of_a_grid_is_judged_before_the_first_one_trains(tmp_path
 @pytest.mark.parametrize(
     ("axis", "said"), [("'targets.refresh_after'=[[], [99]]", "after 99 levels"), ("'targets.levels'=[2, 999]", "999")]
 )
-def test_so_are_its_levels(tmp_path: Path, axis: str, said: str) -> None:
+def test_levels_of_the_last_point_are_checked_first_too(tmp_path: Path, axis: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         select(small("targets=ar_adals", f"selection={{grid={{{axis}}}}}"), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_may_be_restarted_with_other_settings(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="no checkpoint was written yet"):
         train(small("optimiser={name='sgd', lr=1e30}"), tmp_path / "run", QUIET)
     train(small(), tmp_path / "run", QUIET)
@@ -117,14 +131,14 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_pat
         train(small("optimiser.lr=1"), tmp_path / "run", QUIET)
 
 
-def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
+def test_an_own_dataset_is_accepted(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
     assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
 
 
-def test_pixels_that_no_attack_may_start_from_are_refused_before_the_twin_is_trained(tmp_path: Path) -> None:
+def test_pixels_outside_the_bounds_are_refused_before_training(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     recipe = small("targets={name='ar_adals', levels=2}")
@@ -180,3 +194,59 @@ def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
     distance = (moved - x)[16:].abs().flatten(1).amax(1) * data.std[0]
     assert 0 < distance.max() <= 0.03 + 1e-6 and not torch.equal(moved, other)
     assert (soft[16:].amax(1) < 1).all() and torch.allclose(soft.sum(1), torch.ones(32))
+
+
+def changed(place: tuple[int, ...], value: float) -> torch.Tensor:
+    x = torch.rand(60, 1, 8, 8)
+    x[place] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ((changed((7, 0, 2, 2), float("nan")), torch.arange(60) % 3), r"item 7 of arrays \(.*\) has NaN or infinity"),
+        ([(torch.rand(1, 8 + i % 2, 8), i % 3) for i in range(60)], "must have one shape, but they differ in size"),
+        ((torch.rand(60), torch.arange(60) % 3), "but they are single numbers"),
+        (
+            {s: (torch.rand(60, 1, h, 8), torch.arange(60) % 3) for s, h in (("train", 8), ("test", 9))},
+            r"are \[1, 9, 8\] in the test part and \[1, 8, 8\] in the training part",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_used_are_found_before_training(tmp_path: Path, data: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        train(small(), tmp_path / "run", QUIET, data)
+    assert not (tmp_path / "run").exists()
+
+
+class Pair(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> Any:
+        return (super().forward(x.flatten(1)),)
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)), "lazy layers without weights"),
+        (lambda: Pair(64, 10), "returns a tuple; training needs the tensor of its logits"),
+        (lambda: 1 / 0, "cannot be made with no arguments: division by zero"),
+    ],
+)
+def test_own_networks_that_cannot_be_used(tmp_path: Path, network: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        train(small(), tmp_path / "run", QUIET, network=network)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_base_is_found_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_text('base = "digits/focal"\nseed = 7\n')
+    (tmp_path / "second.toml").write_text('base = "first.toml"\nloss = { name = "focal", gamma = 1 }\n')
+    recipe = read(tmp_path / "second.toml")
+    assert recipe.seed == 7 and recipe.loss.options["gamma"] == 1
+    (tmp_path / "first.toml").write_text('base = "second.toml"\n')
+    with pytest.raises(InputError, match=r"second\.toml is its own base"):
+        read(tmp_path / "second.toml")
+    (tmp_path / "first.toml").write_text("base = [1]\n")
+    with pytest.raises(InputError, match=r"first\.toml: key 'base' is \[1\]"):
+        read(tmp_path / "second.toml")

@@ -93,7 +93,7 @@ def test_killed_at_random_moments_ends_in_the_same_weights(tmp_path: Path) -> No
     assert [r["epoch"] for r in rows if "epoch" in r] == list(range(1, 13))
 
 
-def test_a_damaged_checkpoint_is_passed_over_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = read("digits/cross_entropy", ["epochs=4", "network.hidden=[16]"])
     train(recipe, tmp_path / "a", How(device="cpu", quiet=True))
     whole = (tmp_path / "a" / "checkpoint" / "00004.safetensors").read_bytes()

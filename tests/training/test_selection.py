@@ -20,7 +20,7 @@ def recipe(split: str = "validation") -> object:
     return read("digits/smoothing", ["epochs=3", "network.hidden=[32]", GRID % split])
 
 
-def test_the_best_on_validation_is_chosen_and_the_oracle_stands_beside_it(tmp_path: Path) -> None:
+def test_the_best_on_validation_is_chosen_and_the_oracle_recorded(tmp_path: Path) -> None:
     record = select(recipe(), tmp_path / "run", QUIET)  # type: ignore[arg-type]
     assert [p["settings"] for p in record["points"]] == [{"targets.epsilon": 0.0}, {"targets.epsilon": 0.3}]
     eces = [p["metrics"]["validation"]["ece"] for p in record["points"]]
@@ -35,7 +35,7 @@ def test_the_best_on_validation_is_chosen_and_the_oracle_stands_beside_it(tmp_pa
     assert load(folder).recipe.targets.options == {"epsilon": record["chosen"]["settings"]["targets.epsilon"]}
 
 
-def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_search_resumes(tmp_path: Path) -> None:
     whole = select(recipe(), tmp_path / "a", QUIET)  # type: ignore[arg-type]
     first = recipe().points()[0][1]  # type: ignore[attr-defined]
     name = Path(whole["points"][0]["folder"]).name
@@ -46,7 +46,7 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
         select(recipe("test"), tmp_path / "b", QUIET)  # type: ignore[arg-type]
 
 
-def test_a_choice_on_test_is_an_oracles() -> None:
+def test_a_choice_on_test_is_an_oracle_choice() -> None:
     chosen = recipe("test").selection  # type: ignore[attr-defined]
     assert chosen.oracle and chosen.split == Split.TEST
 

@@ -128,7 +128,7 @@ def test_toml_files_and_their_base(tmp_path: Path) -> None:
         (Choice("focal", {"gama": 1.0}), "'loss.gama'; did you mean 'loss.gamma'"),
         (Choice("fokal"), "did you mean 'focal'"),
         (Choice("focal", {"gamma": -1.0}), "gamma must be 0 or more"),
-        (Choice("focal", {"gamma": "high"}), "cannot be made"),
+        (Choice("focal", {"gamma": "high"}), "key 'loss.gamma': expected a number, got 'high'"),
     ],
 )
 def test_options_are_checked_against_what_they_configure(choice: Choice, says: str) -> None:
@@ -137,12 +137,12 @@ def test_options_are_checked_against_what_they_configure(choice: Choice, says: s
     assert says in str(caught.value)
 
 
-def test_what_a_recipe_cannot_write_is_asked_for() -> None:
+def test_a_missing_attack_is_an_error() -> None:
     with pytest.raises(InputError, match="needs attack"):
         components(read("digits/focal", ["transforms=['ccat']"]), {"classes": 10, "items": 9, "std": None})
 
 
-def test_the_key_is_of_the_content() -> None:
+def test_the_key_depends_on_the_content_only() -> None:
     a = read("digits/focal", ["loss.gamma=3"])
     assert a.key() == read("digits/focal", ["loss.gamma=3.0", "name=other", "about=else"]).key()
     assert a.key() != read("digits/focal", ["loss.gamma=3.1"]).key()

@@ -39,7 +39,7 @@ def test_tensorboard_reads_what_the_log_says(tmp_path: Path, monkeypatch: pytest
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
 
 
-def test_without_the_package_nothing_is_begun(
+def test_without_tensorboard_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "find_spec", lambda name: None)

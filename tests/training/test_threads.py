@@ -35,7 +35,7 @@ def test_enough(shape: tuple[int, ...], batch: int, recorded: int | None, expect
     assert torch.get_num_threads() == 2
 
 
-def test_a_run_goes_on_with_the_threads_it_was_recorded(tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_recorded_threads(tmp_path: Path) -> None:
     used: list[int] = []
 
     def listen(epoch: int, validation: object) -> None:

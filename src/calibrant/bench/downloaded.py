@@ -83,7 +83,7 @@ class Downloaded(Placed):
     def run(self, deadline: float | None) -> None:
         file, data = self._there(), self.data()
         fabric = make_fabric(self.recipe, self.place.how)
-        run_folder.describe(self.folder, self.recipe, data, fabric)
+        run_folder.write_records(self.folder, self.recipe, data, fabric)
         said = self._read(file, data) if isinstance(self.published, Said) else self._asked(file, data, fabric.device)
         for split in BOTH:
             write(self.folder / f"{split.value}.npz", said[split])

@@ -1,8 +1,8 @@
 """The command line: one file per verb, one table of verbs, one place that turns errors into exit codes.
 
-0: done. 1: it failed. 2: the input is wrong (one line that names the thing and the remedy).
-3: a gate (`--fail-if`) is not met. 130, 143: stopped by Ctrl-C or SIGTERM; what can be resumed says so.
-JSON goes to stdout, everything for people with `--json` to stderr.
+Exit codes: 0 done; 1 failed; 2 the input is wrong (one line names what and how to mend it); 3 a gate (`--fail-if`) is
+not met; 130 and 143 stopped by Ctrl-C or SIGTERM (one line says whether the same command resumes). With `--json`, JSON
+goes to stdout and everything for people to stderr.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ VERBS: dict[str, str] = {
     "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
     "train": "Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take",
 }
-"""Verb → what it does. Its module in `calibrant.cli`, which has its name, loads when the verb is used: the overview and
-`--version` need neither torch nor any verb."""
+"""Verb → what it does. The module `calibrant.cli.VERB` is loaded when the verb is used, so that the overview and
+`--version` load neither torch nor any verb."""
 
 
 RESUMED = ("bench", "probe", "stress", "train")
 """Verbs that resume where they were stopped."""
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
-"""The exit codes that shells use."""
+"""Exit codes, as shells use them."""
 
 
 def app(asked: str | None = None) -> typer.Typer:
-    """All verbs from the table; only the one that is asked for is loaded, the others have a name and a line of help."""
+    """The program with all verbs. Only the verb `asked` is loaded; the others have a name and a line of help."""
     root = typer.Typer(
         name="calibrant",
         help="Makes a neural network's confidence trustworthy, and proves it.",
@@ -63,7 +63,6 @@ def app(asked: str | None = None) -> typer.Typer:
     def _root(
         context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
     ) -> None:
-        """Makes a neural network's confidence trustworthy, and proves it."""
         if version:
             from calibrant import __version__
 
@@ -77,16 +76,16 @@ def app(asked: str | None = None) -> typer.Typer:
         if isinstance(found, typer.Typer):
             for each in found.registered_commands:
                 each.cls = Verb
-            root.add_typer(found, name=verb, cls=Verbs)
+            root.add_typer(found, name=verb, cls=Verbs, help=f"{about}.")
         else:
-            root.command(name=verb, cls=Verb, help=None if verb == asked else f"{about}.")(unfolded(found))
+            root.command(name=verb, cls=Verb, help=f"{about}.")(unfolded(found))
     return root
 
 
 def load(verb: str) -> Any:
     """The verb's function, or its group of commands."""
     name = "list_" if verb == "list" else verb  # `list` is Python's own
-    gc.disable()  # modules stay; looking for garbage among them takes a tenth of the time that torch needs, or a page
+    gc.disable()  # loading makes no garbage, and looking for it takes a tenth of the time that torch needs
     try:
         return getattr(import_module(f"calibrant.cli.{name}"), name)
     finally:
@@ -95,17 +94,17 @@ def load(verb: str) -> Any:
 
 
 def _not_asked() -> None:
-    raise AssertionError("a verb that is run is loaded first")
+    raise AssertionError("a verb must be loaded before it runs")
 
 
 @cache
 def command(asked: str | None) -> Any:
-    """What parses a command line. Typer takes a tenth of a second to build it, which in-process callers pay once."""
+    """The parser of command lines, made once per process: typer takes a tenth of a second to build it."""
     return typer.main.get_command(app(asked))
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run and return the exit code. An exception becomes one line (`failures`), a traceback only on request."""
+    """Run a command line and return the exit code. Any exception becomes one line on stderr (`failures`)."""
     words = sys.argv[1:] if argv is None else list(argv)
     asked = next((word for word in words if not word.startswith("-")), "")
     try:
@@ -113,21 +112,20 @@ def run(argv: Sequence[str] | None = None) -> int:
             program = command(asked if asked in VERBS else None)
             result = program(args=words, prog_name="calibrant", standalone_mode=False)
         code = int(result) if isinstance(result, int) else 0
-        return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
+        return _stopped("interrupted", asked) if code == INTERRUPTED else code  # typer caught a Ctrl-C
     except typer.Exit as leave:
         return leave.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return _stopped("interrupted", argv)
+        return _stopped("interrupted", asked)
     except _Terminated:
-        return _stopped("terminated", argv)
+        return _stopped("terminated", asked)
     except BrokenPipeError:
         return 1
     except Exception as error:
         return report(error)
 
 
-def _stopped(how: str, argv: Sequence[str] | None) -> int:
-    verb = next(iter(sys.argv[1:] if argv is None else argv), "")
+def _stopped(how: str, verb: str) -> int:
     remedy = "; run the same command again to resume" if verb in RESUMED else ""
     from calibrant.files.locks import first_process
 
@@ -137,7 +135,7 @@ def _stopped(how: str, argv: Sequence[str] | None) -> int:
 
 
 class _Terminated(BaseException):
-    """SIGTERM as an exception, so that progress bars restore the cursor and half-written files are removed."""
+    """SIGTERM as an exception: progress bars restore the cursor, and half-written files are removed."""
 
 
 def _terminate(*_: object) -> None:

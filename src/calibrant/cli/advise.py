@@ -1,4 +1,4 @@
-"""`calibrant advise`: what to use, given what you may do, from the measurements that ship with the package."""
+"""`calibrant advise`: which method to use, given what you may do, from measurements that ship with the package."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLUMNS = (
     ("scaled", "nll_scaled", 1, 3),
     ("shifted", "nll_shifted", 1, 3),
 )
-"""Title, column of the evidence, what it is multiplied by, digits."""
+"""The (title, column of the evidence, factor, digits) of each column of the table."""
 
 
 def advise(
     method: Annotated[
-        str | None, typer.Argument(help="one method: what it did on every network, with intervals in --json")
+        str | None, typer.Argument(help="one method: what it did on every network; --json adds intervals")
     ] = None,
-    retrain: Annotated[bool | None, typer.Option(help="whether you may train the network anew")] = None,
-    passes: Annotated[int | None, typer.Option(help="forward passes that one prediction may take")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the evidence rows")] = False,
+    retrain: Annotated[bool | None, typer.Option(help="whether you may train the network again")] = None,
+    passes: Annotated[int | None, typer.Option(help="forward passes that a prediction may take")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the rows of evidence")] = False,
 ) -> None:
     """What to use, given what you may do, from measurements that ship with the package."""
     if method is not None:
@@ -84,7 +84,7 @@ def _one(method: str, as_json: bool) -> None:
 
 
 def cells_of(values: Mapping[str, Any]) -> list[str]:
-    """One row of evidence as text, under `COLUMNS`."""
+    """The cells of one row of evidence, in the order of `COLUMNS`."""
     out = []
     for _, column, scale, digits in COLUMNS:
         v = values.get(column)

@@ -1,10 +1,11 @@
-"""`calibrant apply MAP/ PREDS -o OUT`: predictions after a fitted map, or with the decisions of a rule beside them.
+"""`calibrant apply MAP/ PREDS -o OUT`: write predictions after a fitted map, or with the decisions of a rule.
 
-Parquet folders stream through a map, part by part."""
+Folders of Parquet are streamed through a map, part by part.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from calibrant import files
 from calibrant.cli.apply_shifted import Shift
 from calibrant.cli.console import block_json, say
-from calibrant.cli.options import Json
+from calibrant.cli.options import Json, MapFolder
 from calibrant.cli.reading import Reading
 from calibrant.decisions import Rule, load
 from calibrant.errors import FileError, InputError
@@ -30,7 +31,7 @@ FORMATS = ", ".join(files.FORMATS)
 
 
 def apply(
-    map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")],
+    map_folder: MapFolder,
     preds: Annotated[Path, typer.Argument(help="a file of predictions, or a folder of Parquet parts")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="file to write (.npz, .safetensors, .parquet, .csv) or folder")
@@ -62,18 +63,19 @@ def apply(
 
 
 def _mapped(fitted: FittedMap, preds: Path, out: Path, reading: Reading) -> dict[str, Any]:
-    """One file through the map."""
+    """Apply the map to one file and return what `--json` prints."""
     p, known = reading.read_new(preds)
     mapped = fitted.predictions(p)
     files.write(out, mapped, others=reading.others(preds, out), labels=known)
-    if not known:
-        return _found(fitted, p.n, p.k, None, None, None, out)
-    before, after = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(mapped, classwise=False))
-    return _found(fitted, p.n, p.k, None, before, after, out) | {"overlap": fitted.overlap(p)}
+    found = _record(fitted, out, p.n, p.k)
+    if known:
+        before, after = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(mapped, classwise=False))
+        found |= {"nll_before": before, "nll_after": after, "overlap": fitted.overlap(p)}
+    return found
 
 
 def _parts(fitted: FittedMap, preds: Path, out: Path, reading: Reading) -> dict[str, Any]:
-    """Parquet through the map, part by part, into a folder."""
+    """Apply the map to Parquet part by part, and write a folder."""
     from calibrant.cli.layout import Bar
 
     if not (preds.is_dir() or preds.suffix == ".parquet"):
@@ -84,11 +86,17 @@ def _parts(fitted: FittedMap, preds: Path, out: Path, reading: Reading) -> dict[
         raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {FORMATS}")
     with Bar("applying") as bar:
         done = apply_parts(fitted, preds, out, keys=reading.keys, progress=bar.rows)
-    return _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
+    return _record(fitted, out, **asdict(done))
 
 
-def _found(
-    fitted: FittedMap, n: int, k: int | None, parts: int | None, before: float | None, after: float | None, out: Path
+def _record(
+    fitted: FittedMap,
+    out: Path,
+    n: int,
+    k: int | None,
+    parts: int | None = None,
+    nll_before: float | None = None,
+    nll_after: float | None = None,
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -96,8 +104,8 @@ def _found(
         "n": n,
         "k": k,
         "parts": parts,
-        "nll_before": before,
-        "nll_after": after,
+        "nll_before": nll_before,
+        "nll_after": nll_after,
         "guard": {"ok": fitted.record.guard.get("ok"), "reasons": list(fitted.record.guard.get("reasons", ()))},
         "out": str(out),
     }
@@ -111,14 +119,14 @@ def _show(found: dict[str, Any]) -> None:
         say(f"note: this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", err=True)
     if found.get("overlap", 0.0) >= WORTH_SAYING:
         say(
-            f"note: about {found['overlap']:.0%} of the items that the map was fitted on are among these: numbers on "
-            "them flatter it; report on other items",
+            f"note: about {found['overlap']:.0%} of the items that the map was fitted on are among these; numbers on "
+            "these items flatter the map; report on other items",
             err=True,
         )
 
 
 def _decided(rule: Rule, preds: Path, out: Path, shift: Shift, reading: Reading) -> dict[str, Any]:
-    """The predictions after the rule's map, with what it decides in columns beside them."""
+    """Write the predictions after the rule's map, with its decisions in further columns."""
     if shift.asked:
         p, d, beside = shift.sets(rule, preds, reading)
         after, known = rule.mapped(p), True

@@ -1,6 +1,7 @@
 """`calibrant apply RULE/ NEW --calibration CAL --weights COLUMN`, or `--adaptive STEP`: sets for shifted data.
 
-The rule says how sets are made and how often they must hold the truth; CAL has the items whose scores are compared."""
+The rule states how sets are made and how often they must hold the truth. Their scores are compared with those of CAL.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +26,17 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Shift:
-    """How sets follow data that are unlike those of the rule."""
+    """How sets adapt to data that differ from those the rule was chosen on."""
 
     calibration: Annotated[
-        Path | None, typer.Option(help="of a rule of sets: labelled items, for --weights or --adaptive")
+        Path | None, typer.Option(help="rule of sets: labelled items, needed by --weights and --adaptive")
     ] = None
     weights: Annotated[
-        str | None, typer.Option(help="column of both files: how much more often such an input will appear")
+        str | None,
+        typer.Option(help="rule of sets: column of both files that says how much more often such an input will appear"),
     ] = None
     adaptive: Annotated[
-        float | None, typer.Option(help="follow a stream of labelled items by this step, such as 0.02")
+        float | None, typer.Option(help="rule of sets: follow a stream of labelled items with this step, e.g. 0.02")
     ] = None
 
     @property
@@ -42,7 +44,7 @@ class Shift:
         return self.calibration is not None or self.weights is not None or self.adaptive is not None
 
     def sets(self, rule: Rule, new: Path, reading: Reading) -> tuple[Predictions, Decisions, dict[str, Tensor]]:
-        """(the items of NEW before the map, decisions about them, columns to write beside those)."""
+        """The items of NEW before the map, the decisions about them, and further columns to write."""
         calibration, weights, step = self.calibration, self.weights, self.adaptive
         if calibration is None or (weights is None) == (step is None):
             raise InputError("sets under shift need --calibration FILE and one of --weights COLUMN and --adaptive STEP")
@@ -53,16 +55,18 @@ class Shift:
             )
         if rule.record.certificate["guarantee"] is not None or rule.record.certificate["grouped"]:
             raise InputError(
-                "--weights and --adaptive promise neither a guarantee nor anything about groups, and this rule does: "
-                "choose one without --guarantee on independent items"
+                "--weights and --adaptive cannot keep a guarantee or a promise about groups, and this rule makes one; "
+                "choose a rule without --guarantee on independent items"
             )
         if weights is not None and reading.ignore_index is not None:
             raise InputError(
-                "--weights has a number for each row, and --ignore-index drops rows: drop them from the files"
+                "--weights has a number for each row, but --ignore-index drops rows; remove them from the files first"
             )
         known, p = replace(reading, labels=None).read(calibration), reading.read(new)
         if p.logits is None:
-            raise InputError(f"{new}: sets need the probabilities of all classes, and this is a top-1 set")
+            raise InputError(
+                f"{new}: sets need the probabilities of all classes, and this file has only the predicted ones"
+            )
         common = 1.0 if known.fingerprint() == p.fingerprint() else overlap.share(overlap.sketch(known), p)
         if common >= LARGE:
             part = "" if common == 1 else f"{common:.0%} of "
@@ -82,7 +86,10 @@ class Shift:
 
 
 def stream(sets: AdaptiveSets, p: Predictions) -> tuple[Decisions, dict[str, Tensor]]:
-    """Each item in the order of the file, its truth learned before the next; beside them the level of each set."""
+    """The decisions about the items in the order of the file, and the level of each set.
+
+    The truth of an item is known before the next one is decided.
+    """
     assert p.logits is not None
     found, levels = [], []
     for i in range(p.n):
@@ -95,7 +102,7 @@ def stream(sets: AdaptiveSets, p: Predictions) -> tuple[Decisions, dict[str, Ten
 
 
 def column(path: Path, name: str) -> Tensor:
-    """A column of numbers of a file of predictions."""
+    """A column of numbers in a file of predictions."""
     found = files.reader(path).read(path)
     if name not in found.names:
         raise FileError(f"{path}: no {found.word} {name!r}; {found.found}")

@@ -1,4 +1,4 @@
-"""What `audit` adds when asked what to do next: candidates fitted, before and after side by side."""
+"""The advice of `audit`: which map would repair the confidence, and the numbers before and after it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from calibrant.errors import InputError
 from calibrant.posthoc.advise import Advice, advise
 
 BUDGET = 5.0
-"""Seconds that the choice among candidates may take inside an audit."""
+"""Seconds that the choice of a map may take."""
 
 
 def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, o: Options) -> Advice | None:
-    """Advice on one file. If an option asked for it, what stands in the way is an error; else it is left out."""
+    """Advice on one file. If it cannot be given, that is an error only if an option asked for it."""
     if (why := _obstacle(found, calibration)) is not None:
         if asked or calibration is not None:
             raise InputError(why)
@@ -28,6 +28,7 @@ def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, 
 
 
 def _obstacle(found: Sequence[Audited], calibration: Path | None) -> str | None:
+    """Why there is no advice; None if there is."""
     if len(found) != 1:
         return f"--calibration and --advise are about one file, not {len(found)}"
     p, file = found[0].predictions, found[0].report.file
@@ -40,7 +41,7 @@ def _obstacle(found: Sequence[Audited], calibration: Path | None) -> str | None:
 
 
 def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
-    """The judged items before and after the recommended map, for the report."""
+    """The audits before and after the recommended map, as arguments of `html.render`."""
     if advice is None or advice.before is None or advice.after is None:
         return {}
     from calibrant.metrics.evaluate import evaluate
@@ -51,7 +52,7 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
 
 
 def show_advice(console: Any, advice: Advice) -> None:
-    """The table side by side, and the recommendation."""
+    """Print the table of maps and the recommendation."""
     from calibrant.report import terminal
     from calibrant.report.panels import Table
 

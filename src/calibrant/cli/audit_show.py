@@ -1,4 +1,4 @@
-"""What `audit` shows of what it found: on the terminal, and as the HTML report."""
+"""Shows what `audit` found, in the terminal and as an HTML report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from calibrant.posthoc.advise import Advice
 
 
-def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:
-    """The HTML report."""
+def page(found: Sequence[Audited], compared: Sequence[Any], advice: Advice | None, o: Options) -> str:
+    """The HTML of the report."""
     from calibrant.cli.audit_advice import before_and_after
     from calibrant.report import html
     from calibrant.report.groups import group_panel
@@ -42,16 +42,16 @@ def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None,
         parts,
         command=provenance.command(),
         comparisons=compared,
-        advice=told,
+        advice=advice,
         panels=panels,
-        **before_and_after(told, o),
+        **before_and_after(advice, o),
     )
 
 
 def show(
-    found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, html: Path | None, shown: Sequence[str]
+    found: Sequence[Audited], compared: Sequence[Any], advice: Advice | None, html: Path | None, shown: Sequence[str]
 ) -> None:
-    """Everything for the terminal, in the order of the questions: how good, for whom, better than what, what next."""
+    """Print everything, in the order of the questions: how good, for whom, better than what, what next."""
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
@@ -79,21 +79,21 @@ def show(
     for each in found:
         if each.rule is not None:
             _show_rule(console, each.rule)
-    if told is not None:
+    if advice is not None:
         from calibrant.cli.audit_advice import show_advice
 
-        show_advice(console, told)
+        show_advice(console, advice)
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
-        why, command = next_line(each, told, html)
+        why, command = next_line(each, advice, html)
         console.say(why)
         if command is not None:
             console.say(f"next: {as_read(command, each)}")
 
 
 def _show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
-    """Four metrics fit 80 columns beside a name; JSON and the report have the others."""
+    """Print the groups with four metrics, which fit 80 columns; JSON and the report have the others."""
     from calibrant.report import groups, terminal
 
     names = [n for n in shown if n in found.parts[0].report and n not in ("nll", "brier")] or list(shown)
@@ -130,40 +130,40 @@ def _show_plan(console: Any, report: Report, found: dict[str, Any], shown: Seque
 
 
 def as_read(command: str, each: Audited) -> str:
-    """The command with the options by which this one reads its files."""
+    """The command with the options that this one reads its files with."""
     labels = each.reading.labels
     same = labels is not None and str(each.report.file) in shlex.split(command)
     return command + each.reading.words + (f" --labels {shlex.quote(str(labels))}" if same else "")
 
 
-def next_line(each: Audited, told: Advice | None, html: Path | None) -> tuple[str, str | None]:
-    """What to do next, in words, and the command to paste. A comment behind it would break in zsh."""
+def next_line(each: Audited, advice: Advice | None, html: Path | None) -> tuple[str, str | None]:
+    """What to do next, in words, and the command to paste, without a comment, which zsh would not accept."""
     from calibrant.report.steps import CALIBRATION, next_steps
 
-    step = next_steps(each.report, told)[0]
+    step = next_steps(each.report, advice)[0]
     file = shlex.quote(each.report.file or "PREDICTIONS")
-    if told is not None and told.command is not None:
-        other = "; CALIBRATION: predictions on other items" if CALIBRATION in told.command else ""
-        return f"The map that repairs it best{other}", told.command
+    if advice is not None and advice.command is not None:
+        other = "; CALIBRATION: predictions on other items" if CALIBRATION in advice.command else ""
+        return f"The map that repairs it best{other}", advice.command
     report = None if html is not None else f"calibrant audit {file} --html report.html"
     if step.command is None:
         return step.title, report
-    splits = told is None and each.predictions is not None and each.predictions.logits is not None
+    splits = advice is None and each.predictions is not None and each.predictions.logits is not None
     if CALIBRATION in step.command and splits and each.report.n >= FEWEST:
         return "Which map would repair it?", f"calibrant audit {file} --advise"
     if each.reading.labels is not None and file not in step.command and CALIBRATION not in step.command:
-        return step.title, report  # the other file's labels are not known
+        return step.title, report  # the labels of the other file are not known
     return step.title, step.command
 
 
 def conventions_line(report: Report) -> str:
-    """What the numbers are about, in one line."""
+    """The conventions behind the numbers, in one line."""
     c = report.conventions
     about = f"confidence in the {c['about']}"
     if report.k == 2 and c["about"] == "top label":
         about += " (--about positive for class 1)"
     classes = f"{report.k} classes" if report.k else "top-1 only"
-    if "classes" in c:  # in their order
+    if "classes" in c:  # their names, in order
         classes += f": {c['classes']}"
     parts = [f"{report.n:,} items", classes, about, f"split {c['split']}", f"{c['bins']} right-closed bins"]
     return " · ".join([*parts, "Brier summed over classes", "sums in float64"])

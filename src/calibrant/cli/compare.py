@@ -21,15 +21,17 @@ from calibrant.report.comparison import sentence
 def compare(
     preds: Annotated[
         list[Path],
-        typer.Argument(help="two files of predictions or more; a .npy of scores is followed by a .npy of labels"),
+        typer.Argument(help="two or more files of predictions; a .npy of scores is followed by a .npy of labels"),
     ],
     as_json: Json = False,
     metrics: Metrics = None,
     everything: Everything = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="every two files; otherwise all against the first")] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="compare every two files, not only each with the first")
+    ] = False,
     bins: Bins = 15,
     seed: BootstrapSeed = 0,
-    replicates: Annotated[int, typer.Option(help="resamples of the bootstrap")] = 1000,
+    replicates: Annotated[int, typer.Option(help="number of bootstrap resamples")] = 1000,
     *,
     reading: Reading,
 ) -> None:
@@ -37,7 +39,7 @@ def compare(
     names = metric_names(metrics)
     sets = [how.read(path) for path, how in reading.each(preds)]
     if len(sets) < 2:
-        raise InputError("compare needs two files of predictions or more; one was given")
+        raise InputError("compare needs two or more files of predictions; one was given")
     found = compare_all(sets, pairs=pairs, metrics=names, bins=bins, seed=seed, replicates=replicates)
     if as_json:
         block_json([c.to_dict() | {"made": provenance.made()} for c in found])

@@ -1,7 +1,7 @@
-"""Safe output: nothing that comes from a file, a name, a key or a column can control the terminal.
+"""Safe output: text from a file, a file name, a key or a column cannot control the terminal.
 
-Every line for people goes through `say`, every block (tables as text, JSON) through `block`, everything that rich lays
-out through `layout.Console`. Control characters in other people's text are escaped; line breaks and colours are ours.
+Lines go through `say`, blocks (tables as text, JSON) through `block`, and what rich lays out through `layout.Console`.
+All of them escape control characters; line breaks and colours are our own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from calibrant.errors import CalibrantWarning, escaped
 
 
 def say(line: str = "", *, err: bool = False) -> None:
-    """One line, whatever is in it."""
+    """Print one line; line breaks inside it are escaped."""
     typer.echo(escaped(line), err=err)
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """Several lines of our own."""
+    """Print several lines."""
     typer.echo(escaped(text, lines=True), err=err)
 
 
 def block_json(value: Any, indent: int | None = 2) -> None:
+    """Print a value as JSON."""
     from calibrant.types import jsonable
 
     block(json.dumps(jsonable(value), indent=indent, ensure_ascii=False, allow_nan=False))
@@ -35,7 +36,7 @@ def block_json(value: Any, indent: int | None = 2) -> None:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Inside, warnings are escaped too; our own are one line, without their place in the code."""
+    """Escape warnings too, and print our own as one line without their place in the code."""
 
     def show(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None

@@ -1,4 +1,4 @@
-"""`calibrant decide CALIBRATION --accuracy 0.95 -o RULE/`: a rule that keeps its promise on new items."""
+"""`calibrant decide CALIBRATION --accuracy 0.95 -o RULE/`: choose a rule that keeps its promise on new items."""
 
 from __future__ import annotations
 
@@ -24,40 +24,49 @@ from calibrant.types import SCHEMA, Predictions
 
 @dataclass(frozen=True)
 class Promise:
-    """What the rule shall promise, in the words of `calibrant.decide`."""
+    """What the rule promises: the arguments of `calibrant.decide`."""
 
-    accuracy: Annotated[float | None, typer.Option(help="accept what is right at least this often")] = None
-    accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None
-    threshold: Annotated[float | None, typer.Option(help="accept at this confidence, chosen on other items")] = None
-    risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None
-    loss: Annotated[Path | None, typer.Option(help="for --risk: a .csv of K × K losses, one row per true class")] = None
-    set_coverage: Annotated[float | None, typer.Option(help="sets of classes that hold the truth this often")] = None
-    method: Annotated[str | None, typer.Option(help="of the sets: lac (default), aps, raps or topk")] = None
-    randomised: Annotated[bool, typer.Option(help="break ties of sets at random: smaller sets")] = False
-    penalty: Annotated[float | None, typer.Option(help="of raps, for each class beyond --k-reg (0.01)")] = None
-    k_reg: Annotated[int | None, typer.Option(help="of raps: classes without penalty (5)")] = None
+    accuracy: Annotated[float | None, typer.Option(help="accept answers that are right at least this often")] = None
+    accept: Annotated[float | None, typer.Option(help="accept this share of the items, the surest ones")] = None
+    threshold: Annotated[
+        float | None, typer.Option(help="accept answers with this confidence, chosen on other items")
+    ] = None
+    risk: Annotated[float | None, typer.Option(help="accept answers with at most this mean loss")] = None
+    loss: Annotated[Path | None, typer.Option(help="--risk: a .csv of K × K losses, one row per true class")] = None
+    set_coverage: Annotated[float | None, typer.Option(help="give sets of classes that hold the truth this often")] = (
+        None
+    )
+    method: Annotated[str | None, typer.Option(help="sets: lac (default), aps, raps or topk")] = None
+    randomised: Annotated[bool, typer.Option(help="sets: break ties at random, which makes them smaller")] = False
+    penalty: Annotated[
+        float | None, typer.Option(help="raps: penalty of each class beyond --k-reg (default: 0.01)")
+    ] = None
+    k_reg: Annotated[int | None, typer.Option(help="raps: number of classes without penalty (default: 5)")] = None
     costs: Annotated[
-        Path | None, typer.Option(help="a .csv: one row per true class, one column per action, one may be 'abstain'")
+        Path | None,
+        typer.Option(help="a .csv with one row per true class and one column per action; an action may be 'abstain'"),
     ] = None
     guarantee: Annotated[
-        float | None, typer.Option(help="probability that the promise is kept (0.95; of sets: on average)")
+        float | None, typer.Option(help="probability that the promise is kept (default: 0.95; sets keep it on average)")
     ] = None
-    by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None
+    by: Annotated[str | None, typer.Option(help="make the promise for each 'class' or 'group'")] = None
 
     def read(self, p: Predictions) -> dict[str, Any]:
-        """The same with the tables in place of their files."""
+        """The arguments, with the tables read from their files."""
         actions, costs = (None, None) if self.costs is None else table(self.costs, p)
         loss = None if self.loss is None else table(self.loss, p, square=True)[1]
         return {**vars(self), "actions": actions, "costs": costs, "loss": loss}
 
 
 def decide(
-    preds: Annotated[Path, typer.Argument(help="predictions on items that neither model nor map was fitted on")],
+    preds: Annotated[
+        Path, typer.Argument(help="predictions on items that neither the model nor the map was fitted on")
+    ],
     promise: Promise,
     reading: Reading,
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
-    allow_reuse: Annotated[bool, typer.Option(help="choose on a test split, or on what the map was fitted on")] = False,
+    allow_reuse: Annotated[bool, typer.Option(help="allow a test split, or items that the map was fitted on")] = False,
     as_json: Json = False,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
@@ -77,10 +86,9 @@ def decide(
 
 
 def table(path: Path, p: Predictions, square: bool = False) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
-    """(names of the columns, numbers) of a CSV of numbers: a header and a first column of class names may be there.
+    """The (names of the columns, numbers) of a CSV. A header and a first column of class names are optional.
 
-    Rows that are named stand in the order of the classes afterwards, whatever order the file has them in; where the
-    columns are classes too (`square`), so do they.
+    Named rows are sorted into the order of the classes, and so are the columns of a `square` table.
     """
     try:
         with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
@@ -123,7 +131,7 @@ def table(path: Path, p: Predictions, square: bool = False) -> tuple[list[str] |
 
 
 def _order(path: Path, what: str, names: list[str], classes: Sequence[object] | None) -> list[int]:
-    """Where the row (or column) of each class stands. Without known names they are called 0 … K−1, or are in order."""
+    """The position of each class among the names. Classes without names are called 0 … K−1, or are in order."""
     known = [str(i) for i in range(len(names))] if classes is None else [str(c) for c in classes]
     if sorted(names) == sorted(known):
         return [names.index(c) for c in known]

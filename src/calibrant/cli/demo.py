@@ -1,8 +1,8 @@
 """`calibrant demo`: the whole pipeline on bundled data: train three ways, audit, fit, apply, one table, one report.
 
-The same small network learns 150 digits by heart under cross-entropy, focal loss and label smoothing; the automatic
-choice recalibrates each; the table judges calibration *and* refinement, as trained and recalibrated. Top-level files
-are the cross-entropy network's. Trainings are kept under `runs/`, by the content of their recipes, and not repeated.
+The same small network overfits 150 digits with cross-entropy, focal loss and label smoothing, and the automatic choice
+recalibrates each. The table judges calibration *and* refinement, before and after. The files at the top level belong to
+the cross-entropy network. Trainings are kept under `runs/`, named by the content of their recipes, and not repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRAININGS = {
 
 OVERTRAINED = {
     "data.sizes": {"train": 150, "validation": 97, "calibration": 600, "test": 950},
-    # no BatchNorm, and no schedule to end it: logits keep growing long after nothing new is learned
+    # without BatchNorm and with a constant rate, logits keep growing long after the network fits the data
     "network": {"name": "mlp", "hidden": [256, 256], "batch_norm": False},
     "optimiser.lr": 0.003,
     "schedule.name": "constant",
@@ -48,7 +48,7 @@ OVERTRAINED = {
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: its predictions and reports, as trained and recalibrated."""
+    """One training: its predictions and reports, before and after recalibration."""
 
     name: str
     run: Path
@@ -63,7 +63,7 @@ class Trained:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("-o", "--out", help="folder for all output")] = Path("demo"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder of all output")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="seed of the split, the networks and the intervals")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +72,7 @@ def demo(
 
     outputs.check((out, outputs.DEMO))
     atomic.check_place(out, "write the demo to with -o")
-    found = [one(name, recipe, out, seed, as_json) for name, recipe in TRAININGS.items()]
+    found = [pipeline(name, recipe, out, seed, as_json) for name, recipe in TRAININGS.items()]
     first = found[0]
     written = {
         "calibration": files.write(out / "calibration.npz", files.read(first.run / "calibration.npz")),
@@ -99,8 +99,8 @@ def demo(
         _show(found, sentence(comparison).removeprefix(f"{called[1]}: "), out)
 
 
-def one(name: str, recipe: str, out: Path, seed: int, as_json: bool) -> Trained:
-    """Train, audit, let the automatic choice fit on the calibration part, audit again."""
+def pipeline(name: str, recipe: str, out: Path, seed: int, as_json: bool) -> Trained:
+    """Train, audit, fit the automatic choice on the calibration split, and audit again."""
     from calibrant.training import How, read, train
 
     chosen = read(recipe).with_settings({**OVERTRAINED, "seed": seed, "data.seed": seed})
@@ -157,7 +157,7 @@ def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
 
 @contextmanager
 def step(what: str, to_stderr: bool = False) -> Iterator[None]:
-    """A line that says what is going on, then how long it took."""
+    """Print what is being done, and then how long it took."""
     from calibrant.cli.layout import Console
 
     log = Console(stderr=to_stderr, highlight=False)

@@ -1,9 +1,11 @@
-"""Options of an ensemble (`predict`, `stress`) and of a stream (`predict`): one that changes nothing is refused."""
+"""Options of an ensemble (`predict`, `stress`) and of a stream (`predict`). An option without effect is an error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,88 +13,113 @@ import typer
 from calibrant.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from calibrant.cli.model_data import Setting
     from calibrant.ensembles.ensemble import Ensemble
 
 METHODS = {
-    "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network, snapshots are those that were kept
+    "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network; snapshots are the weights that were kept
     "where": ("pep", "dropout"),
     "sigma": ("pep",),
     "distribution": ("pep",),
     "search": ("pep",),
     "p": ("dropout",),
+    "fit_on": ("pep",),
+    "save": ("pep",),
 }
-"""Which methods have a setting; by its name in `Ingredients`, with `--` on the command line."""
+"""Option → the ensembles that have it."""
 
 
 @dataclass(frozen=True)
 class Ensembling:
-    """The settings of an ensemble; None is the method's own."""
+    """Which ensemble, and its settings; None is the ensemble's own default."""
 
-    members: Annotated[int | None, typer.Option(min=1, help="number of members; by default the method's own")] = None
-    sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None
+    ensemble: Annotated[
+        str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or, for a stream, temporal")
+    ] = None
+    members: Annotated[int | None, typer.Option(min=1, help="number of members; by default the ensemble's own")] = None
+    sigma: Annotated[float | None, typer.Option(help="PEP: σ of the noise; by default it is fitted")] = None
     where: Annotated[
         str | None,
-        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
+        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: only dropouts below this module"),
     ] = None
-    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian (default) or uniform")] = None
+    distribution: Annotated[str | None, typer.Option(help="PEP: gaussian (default) or uniform noise")] = None
     search: Annotated[
-        str | None, typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper")
+        str | None, typer.Option(help="PEP: how σ is fitted, bracket (default) or golden as in the paper")
     ] = None
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None
 
-    def of(self, ensemble: str | None) -> dict[str, Any]:
-        """What was given: the method exists, and every setting is one of its own, with a value that it knows."""
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that were given, by their names in `Ingredients`."""
+        return {name: value for name, value in vars(self).items() if name != "ensemble" and value is not None}
+
+    def check(self, **others: Any) -> None:
+        """Refuse an unknown ensemble, an option that it does not have (`others` too), and an unknown value."""
         from calibrant.ensembles import ENSEMBLES
         from calibrant.ensembles.perturbation import WHERE
         from calibrant.ensembles.sigma_search import SEARCHES
         from calibrant.functional.noise import DISTRIBUTIONS
 
-        if ensemble is not None and ensemble not in ENSEMBLES:
-            raise unknown("ensemble", ensemble, ENSEMBLES)
-        given = {name: getattr(self, name) for name in METHODS if getattr(self, name) is not None}
+        if self.ensemble is not None and self.ensemble not in ENSEMBLES:
+            raise unknown("ensemble", self.ensemble, ENSEMBLES)
+        given = self.given | {name: value for name, value in others.items() if value is not None}
         for name in given:
-            methods = METHODS[name]
-            if ensemble not in methods:
-                nothing = "without an ensemble" if ensemble is None else f"with {ensemble}"
+            methods, option = METHODS[name], f"--{name.replace('_', '-')}"
+            if self.ensemble not in methods:
+                nothing = "without an ensemble" if self.ensemble is None else f"with {self.ensemble}"
                 of = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
                 rest = "; add that" if len(methods) == 1 else f", and changes nothing {nothing}; add one"
-                raise InputError(f"--{name} is a setting of --ensemble {of}{rest}, or drop --{name}")
-        if ensemble == "pep":
+                raise InputError(f"{option} is a setting of --ensemble {of}{rest}, or drop {option}")
+        if self.ensemble == "pep":
             for name, known in (("where", WHERE), ("distribution", DISTRIBUTIONS), ("search", SEARCHES)):
                 if given.get(name, known[0]) not in known:
                     raise InputError(f"--{name} {given[name]} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
             if "search" in given and "sigma" in given:
-                raise InputError("--search looks for σ, and --sigma gives it; drop one of them")
-        return given
+                raise InputError("--search fits σ and --sigma sets it; drop one of them")
 
+    def assemble(
+        self, found: Setting, batches: Callable[[str], Iterable[Any]], *, fit_on: str, **more: Any
+    ) -> Ensemble | None:
+        """The ensemble of the networks that were found; None without --ensemble. `batches` yields a split's items."""
+        from calibrant.ensembles import assemble
+        from calibrant.ensembles.ingredients import Ingredients
+        from calibrant.training.epochs import kept_weights
 
-def kept(keep_members: bool, ensemble: str | None, stream: bool) -> None:
-    """Whether there are members to keep."""
-    if not keep_members:
-        return
-    if stream:
-        raise InputError("--keep-members: a stream has one prediction per frame and no members; drop --keep-members")
-    if ensemble is None:
-        raise InputError(
-            "--keep-members is a setting of --ensemble; add that, or drop --keep-members "
-            "(several networks without an ensemble are always written member by member)"
+        if self.ensemble is None:
+            return None
+        run = found.first.name
+        ingredients = Ingredients(
+            found.networks,
+            **self.given,
+            **more,
+            held_out=lambda: batches(fit_on),
+            checkpoints=lambda: list(kept_weights(run).values()) if Path(run).is_dir() else [],
+            training=lambda: (x for x, _, _ in batches("train")),
+            progress=sys.stderr.isatty(),
         )
+        return assemble(self.ensemble, ingredients)
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Whether and how to smooth predictions in time (SS §1.1, A.2): the items are frames of one stream."""
+    """Temporal smoothing of predictions on the frames of one stream (SS §1.1, A.2)."""
 
     stream: Annotated[
         bool,
-        typer.Option("--stream", help="the items are frames of one stream: average each with the ones before"),
+        typer.Option(
+            "--stream", help="the items are the frames of one stream: average each prediction with those before it"
+        ),
     ] = False
-    window: Annotated[int | None, typer.Option(min=0, help="stream: frames before this one (default: 5)")] = None
-    decay: Annotated[float | None, typer.Option(help="stream: weight relative to the next frame (exp(-0.8))")] = None
-    scene_cut: Annotated[float | None, typer.Option(help="stream: start again at a change this large, 0 … 1")] = None
+    window: Annotated[int | None, typer.Option(min=0, help="stream: number of earlier frames (default: 5)")] = None
+    decay: Annotated[
+        float | None, typer.Option(help="stream: weight of a frame relative to the next one (default: exp(-0.8))")
+    ] = None
+    scene_cut: Annotated[
+        float | None, typer.Option(help="stream: restart the average when predictions change by this much, 0 … 1")
+    ] = None
 
     def wanted(self, ensemble: str | None) -> bool:
-        """Whether to smooth in time; a setting of the stream without a stream is an error that names it."""
+        """Whether the items are a stream. Settings of a stream are refused without one."""
         wanted = self.stream or ensemble == "temporal"
         if not wanted:
             for name in ("window", "decay", "scene_cut"):
@@ -100,12 +127,12 @@ class Smoothing:
                     raise InputError(f"--{name.replace('_', '-')} is a setting of a stream; add --stream")
         return wanted
 
-    def of(self, made: Ensemble | None, networks: Sequence[Any]) -> Ensemble:
-        """The network (or one ensemble member per frame), averaged over recent frames."""
+    def wrap(self, made: Ensemble | None, networks: Sequence[Any]) -> Ensemble:
+        """The network, or an ensemble with one member per frame, averaged over recent frames."""
         from calibrant.ensembles.temporal import DECAY, WINDOW, TemporalSmoothing
 
         if isinstance(made, TemporalSmoothing):
-            made = None  # `--ensemble temporal` is `--stream` of the network alone
+            made = None  # --ensemble temporal is --stream without an ensemble
         if made is None and len(networks) > 1:
             raise InputError(f"--stream takes one network or an ensemble; this is {len(networks)}: add --ensemble deep")
         return TemporalSmoothing(

@@ -1,4 +1,4 @@
-"""`calibrant export MAP/ -o FILE`: a map or a rule for other programs, a formula (.json) or a graph (.onnx)."""
+"""`calibrant export MAP/ -o FILE`: write a map or a rule for other programs, as formula (.json) or graph (.onnx)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.console import block_json, say
-from calibrant.cli.options import Json
+from calibrant.cli.options import Json, MapFolder
 from calibrant.decisions import Rule, load
 from calibrant.decisions.export import export as write
 from calibrant.files import outputs
@@ -16,8 +16,10 @@ from calibrant.types import SCHEMA
 
 
 def export(
-    map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="a .json (smooth maps: formula and numbers) or a .onnx")],
+    map_folder: MapFolder,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="a .json (smooth maps: formula and numbers) or an .onnx graph")
+    ],
     as_json: Json = False,
 ) -> None:
     """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""

@@ -1,7 +1,6 @@
-"""An exception on the command line: one line for people and an exit code, never a traceback.
+"""Turns an exception into one line on stderr and an exit code; users see no traceback.
 
-An unexpected exception is a bug: its line has the type, and `CALIBRANT_DEBUG=1` prints the
-traceback as well.
+An unexpected exception is a bug: its line names the type, and `CALIBRANT_DEBUG=1` prints the traceback as well.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from calibrant.errors import CalibrantError, out_of_memory
 
 DEBUG = "CALIBRANT_DEBUG"
 LONGEST = 1200
-"""Characters of the line. A message may quote a cell or a schema; the middle of a longer one is left out."""
+"""Characters of the line. A message may quote a cell or a schema; longer ones lose their middle."""
 
 _WRONG_PATH = {
     errno.EACCES: "no permission to use {}; choose another place",
@@ -26,19 +25,19 @@ _WRONG_PATH = {
     errno.ENOTDIR: "{}: a part of this path is a file, not a folder",
     errno.EISDIR: "{} is a folder; pass a file",
 }
-"""What is wrong with a path that a user named."""
+"""System error → what is wrong with the path that the user named."""
 
 
 def report(error: Exception) -> int:
-    """Print the line (and with CALIBRANT_DEBUG=1 the traceback) on stderr; the exit code."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # typer has no public name for it; its message is the help
+    """Print the line on stderr, with CALIBRANT_DEBUG=1 also the traceback, and return the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer exports no name for it; its message is the help
         block(error.ctx.get_help())  # type: ignore[attr-defined]
         return 0
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error)
-    said, code = explain(error)
-    # our own messages are one line, and a line break in them is part of a name; others' may have several
-    line = said if isinstance(error, CalibrantError) else " ".join(said.split())
+    message, code = explain(error)
+    # in our own messages a line break is part of a name and is escaped; other messages may have several lines
+    line = message if isinstance(error, CalibrantError) else " ".join(message.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST * 2 // 3]} … {line[-LONGEST // 3 :]}"
     say(f"calibrant: {line}", err=True)
@@ -46,10 +45,10 @@ def report(error: Exception) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """(what to say, exit code)."""
+    """The message and the exit code."""
     if isinstance(error, CalibrantError):
         return str(error), error.exit_code
-    if hasattr(error, "format_message"):  # typer's usage errors share no public base class across its versions
+    if hasattr(error, "format_message"):  # a usage error; typer's versions share no public base class
         at = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
         return f"{error.format_message()} (see `{at} --help`)", 2
     if out_of_memory(error):
@@ -60,6 +59,6 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         if error.errno in _WRONG_PATH:
             return _WRONG_PATH[error.errno].format(error.filename or error), 2
-        return str(error) or type(error).__name__, 1  # a full disk, say: it failed, and there is nothing to debug
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"unexpected {said}; set {DEBUG}=1 for the traceback", 1
+        return str(error) or type(error).__name__, 1  # e.g. a full disk, which is not a bug
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"unexpected {what}; set {DEBUG}=1 for the traceback", 1

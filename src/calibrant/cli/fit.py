@@ -1,4 +1,4 @@
-"""`calibrant fit PREDS [--method auto] -o MAP/`: fit a map on held-out predictions, guard it, write it."""
+"""`calibrant fit PREDS [--method auto] -o MAP/`: fit a map on held-out predictions, check that it helps, write it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 8
 
 
 def fit(
-    preds: Annotated[Path, typer.Argument(help="a file of predictions on items that you will not report on")],
+    preds: Annotated[Path, typer.Argument(help="predictions on items that you will not report on")],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the map")] = None,
     method: Annotated[
         str, typer.Option(help="auto, a name of `calibrant list calibrators`, or two joined by +")
@@ -35,12 +35,12 @@ def fit(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="a setting of the method, e.g. bins=10; repeatable")
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="seconds that auto may take (default: 30)")] = None,
-    strict: Annotated[bool, typer.Option(help="refuse a map that the guard flags: exit code 1")] = False,
+    budget: Annotated[float | None, typer.Option(help="auto: seconds that it may take (default: 30)")] = None,
+    strict: Annotated[bool, typer.Option(help="refuse a map that the guard flags, with exit code 1")] = False,
     allow_reuse: Annotated[bool, typer.Option(help="allow fitting on a test split")] = False,
     seed: Annotated[int, typer.Option(help="seed of the folds")] = 0,
     as_json: Json = False,
-    everything: Annotated[bool, typer.Option("--all", help="print every candidate of auto, not only the best")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="auto: print every candidate, not only the best")] = False,
     *,
     reading: Reading,
 ) -> None:
@@ -87,7 +87,7 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
 
 
 def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, reading: Reading) -> None:
-    """What was fitted, and the command that applies it to the partner of these files."""
+    """Print what was fitted, and the command that applies it to the test predictions beside these."""
     from calibrant.report import terminal
     from calibrant.report.panels import Table
 
@@ -104,17 +104,13 @@ def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, rea
     parameters = ", ".join(
         f"{name} {value:.6g}" for name, value in fitted.summary().items() if isinstance(value, float)
     )
-    console.headed(r.calibrator, f": {parameters}" if parameters else "")
+    console.say(f"{r.calibrator}: {parameters}" if parameters else r.calibrator, "bold")
     if r.nll_before is not None and r.nll_after is not None:
-        console.print(
-            f"NLL on the {r.n:,} items it was fitted on: {r.nll_before:.4f} → {r.nll_after:.4f}", highlight=False
-        )
-    guarded = r.guard
-    console.say(f"guard {sentence(guarded)}", "" if guarded.get("ok") else "bold red")
+        console.say(f"NLL on the {r.n:,} items it was fitted on: {r.nll_before:.4f} → {r.nll_after:.4f}")
+    console.say(f"guard {sentence(r.guard)}", "" if r.guard.get("ok") else "bold red")
     if r.reuse:
-        console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
-    written = f"written to {out}" if out is not None else "not written: pass a folder with -o"
-    console.say(written)
+        console.say("fitted on a test split, on purpose (--allow-reuse)", "bold red")
+    console.say(f"written to {out}" if out is not None else "not written: pass a folder with -o")
     if out is not None:
         test = partner(preds)
         judged = "PREDICTIONS" if test is None else shlex.quote(str(test))
@@ -135,7 +131,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line of the ranking, short enough for a terminal; `--json` has all of it."""
+    """One row of the ranking, short enough for a terminal; `--json` has all of it."""
     excess = row.get("excess")
     reason = row.get("reason") or ""
     short = next(
@@ -151,7 +147,7 @@ def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant(method: str, settings: Mapping[str, Any]) -> str:
-    """What tells two rows of one method apart: every class or the predicted one, a penalty searched for."""
+    """The setting that tells two rows of one method apart: its kind, or whether its penalty was searched for."""
     from calibrant.posthoc import CALIBRATORS
 
     if "kind" in settings and settings["kind"] != CALIBRATORS[method]().settings()["kind"]:
@@ -160,5 +156,5 @@ def _variant(method: str, settings: Mapping[str, Any]) -> str:
 
 
 def _outcome(status: str, why: str) -> str:
-    """`chosen`, nothing for a candidate that ran, else what happened and why."""
+    """The last column: `chosen`, empty for a candidate that ran, else what happened and why."""
     return f"{status}: {why}" if why else "" if status == "ran" else str(status)

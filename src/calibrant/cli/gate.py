@@ -2,7 +2,7 @@
 
     GATE := METRIC[.value | .low | .high]  (< | <= | > | >= | == | !=)  NUMBER
 
-A number that does not exist cannot show that the gate is met, so null fails it too, and says so.
+A number that does not exist cannot meet a gate: null fails too, with the reason.
 """
 
 from __future__ import annotations
@@ -37,28 +37,22 @@ class Gate:
     compare: str
     number: float
 
-    def failure(self, report: Report) -> str | None:
-        """Why the gate is not met by this report; None when it is."""
+    def judge(self, report: Report) -> tuple[bool, str]:
+        """Whether the report meets the gate, and the sentence that says so."""
         estimate: Estimate = report[self.metric]
         found = getattr(estimate, self.field)
+        passed = found is not None and not _COMPARE[self.compare](found, self.number)
         name = f"{self.metric}.{self.field}"
-        where = f" in {report.file}" if report.file else ""
         if found is None:
-            why = estimate.reason or "no interval was computed"
-            return f"gate '{self.text}' fails{where}: {name} does not exist ({why})"
-        if _COMPARE[self.compare](found, self.number):
-            return f"gate '{self.text}' fails{where}: {name} is {found:.6g}"
-        return None
-
-    def passed(self, report: Report) -> str:
-        """That the gate is met, with the number that meets it."""
+            value = f"{name} does not exist ({estimate.reason or 'no interval was computed'})"
+        else:
+            value = f"{name} is {found:.6g}"
         where = f" in {report.file}" if report.file else ""
-        found = getattr(report[self.metric], self.field)
-        return f"gate '{self.text}' passes{where}: {self.metric}.{self.field} is {found:.6g}"
+        return passed, f"gate '{self.text}' {'passes' if passed else 'fails'}{where}: {value}"
 
 
 def parse(text: str, known: Collection[str], computed: Collection[str]) -> Gate:
-    """`known` are all metrics, `computed` those that this run will have."""
+    """The gate that `text` describes. `known` are all metrics, `computed` those of this run."""
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise InputError(
@@ -75,8 +69,8 @@ def parse(text: str, known: Collection[str], computed: Collection[str]) -> Gate:
 
 
 def check(gates: Sequence[Gate], reports: Sequence[Report]) -> str:
-    """What was met, in words; `GateNotMet` with every failure in one line."""
-    failures = [why for gate in gates for report in reports if (why := gate.failure(report)) is not None]
-    if failures:
+    """The gates that are met, in words; raises `GateNotMet` with every failure in one line."""
+    judged = [gate.judge(report) for gate in gates for report in reports]
+    if failures := [sentence for passed, sentence in judged if not passed]:
         raise GateNotMet("; ".join(failures))
-    return "; ".join(gate.passed(report) for gate in gates for report in reports)
+    return "; ".join(sentence for _, sentence in judged)

@@ -1,4 +1,4 @@
-"""`--help` as plain columns that fit 80: every option whole, in groups, a switch by the word that turns it."""
+"""Formats `--help` as plain text of 80 columns: options in groups, and each switch by the word that changes it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GROUPS = {
         *("ensemble", "members", "keep_members", "sigma", "where", "distribution", "search", "fit_on", "p", "save"),
     ),
 }
-"""Options of any verb that belong together. All others come first."""
+"""Title → the options under it, for every verb. All other options come first."""
 KINDS = {"str": "TEXT", "path": "PATH", "int": "N", "float": "NUMBER"}
 
 
 class Verb(TyperCommand):
-    """A verb whose options stand in groups."""
+    """A verb whose help shows options in groups."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(row(p, ctx)[0] for p in self.params if p.param_type_name == "argument")]
@@ -44,11 +44,11 @@ class Verb(TyperCommand):
 
 
 MEANT = {"evaluate": "audit", "calibrate": "fit", "recalibrate": "fit"}
-"""What people type for a verb, as in Python or elsewhere, and the verb."""
+"""What people type → the verb that they mean. Python and other tools use these names."""
 
 
 class Verbs(TyperGroup):
-    """The overview: one sentence about each verb, not cut off."""
+    """A group of verbs, whose help shows one whole sentence per verb."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in MEANT and args[0] not in self.commands:
@@ -61,7 +61,7 @@ class Verbs(TyperGroup):
 
 
 def row(p: Any, ctx: Any) -> tuple[str, str]:
-    """What is typed, and what it does. A switch that is off says how it is turned on, and one that is on, how off."""
+    """The option as it is typed, and its help. A switch is shown by the word that changes its default."""
     about = p.help or ""
     if p.param_type_name == "argument":
         return (p.metavar or p.name).upper().rstrip("….") + ("…" if p.nargs == -1 else ""), about

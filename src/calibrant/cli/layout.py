@@ -1,4 +1,4 @@
-"""rich's console and progress bar with escaped text, as in `console`: colours are ours, the text may be anyone's."""
+"""rich's console and progress bar, with text escaped as in `console`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,24 @@ from typing import Any
 
 import rich.console
 from rich.segment import Segment
-from rich.text import Text
 
 from calibrant.errors import escaped
 
 
 class Console(rich.console.Console):
-    """rich's console; what it renders is escaped, what moves the cursor or colours is its own."""
+    """rich's console, which escapes all text that it renders and keeps its own control codes."""
 
     def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
         for text, style, control in super().render(*args, **kwargs):
             yield Segment(text, style, control) if control else Segment(escaped(text, lines=True), style)
 
-    def headed(self, word: str, line: str) -> None:
-        """One line whose first word stands out."""
-        self.print(Text.assemble((escaped(word), "bold"), escaped(line)))
-
     def say(self, line: str, style: str = "") -> None:
-        """One line that wraps only where the terminal does; brackets and numbers are no markup."""
+        """Print one line as it is: no markup, no highlighted numbers, wrapped by the terminal only."""
         self.print(escaped(line), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 class Bar:
-    """A progress bar on stderr that appears only where someone looks and the work takes longer than two seconds."""
+    """A progress bar on stderr, shown only in a terminal and after two seconds."""
 
     def __init__(self, title: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

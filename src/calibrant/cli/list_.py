@@ -1,7 +1,7 @@
 """`calibrant list [FAMILY]`: the tables of methods, as they are in the code.
 
-A family is a table in its package's `__init__.py`, name → what it makes. One line is shown of each
-entry: the first line of its docstring. `docs/methods.md` is made from the same rows.
+A family is a table in the `__init__.py` of its package. Each entry is shown by the first sentence of its docstring, and
+`docs/methods.md` is made from the same rows.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.console import block, block_json, say
+from calibrant.cli.console import block, block_json
 from calibrant.cli.options import Json
 from calibrant.display import aligned
 from calibrant.errors import unknown
@@ -40,31 +39,30 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
     "papers": ("calibrant.papers", "PAPERS", "papers whose tables can be measured again"),
     "verbs": ("calibrant.cli", "VERBS", "what the command line can do"),
 }
-"""Family → the package that holds its table, the table's name, what its entries are."""
+"""Family → its package, the name of its table, and what the entries are."""
 
 
 def table(family: str) -> Mapping[str, Any]:
-    """The family's table; empty when this version does not have the package or the table."""
+    """The family's table."""
     if family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     package, name, _ = FAMILIES[family]
-    if find_spec(package) is None:
-        return {}
-    return getattr(import_module(package), name, {})
+    found: Mapping[str, Any] = getattr(import_module(package), name)
+    return found
 
 
 def rows(family: str) -> list[tuple[str, str]]:
-    """(name, one line about it), in the table's order."""
+    """The (name, description) of every entry, in the order of the table."""
     about = str if family == "verbs" else summary
     return [(name, about(entry)) for name, entry in table(family).items()]
 
 
 def summary(entry: Any) -> str:
-    """A title where the entry has one, else the first sentence of its docstring."""
+    """The title of the entry if it has one, else the first sentence of its docstring."""
     title = getattr(entry, "title", None)
     if isinstance(title, str):
         return title
-    if isinstance(entry, str):  # "package.module:name", so that a table can stay light
+    if isinstance(entry, str):  # "package.module:name", which keeps the table light
         module, _, name = entry.partition(":")
         loaded = import_module(module)
         return summary(getattr(loaded, name) if name else loaded)
@@ -72,7 +70,7 @@ def summary(entry: Any) -> str:
         entry = type(entry)
     entry = getattr(entry, "func", entry)  # functools.partial
     text = inspect.cleandoc(entry.__doc__ or "")
-    if text.startswith(f"{getattr(entry, '__name__', '')}("):  # a dataclass wrote its signature there
+    if text.startswith(f"{getattr(entry, '__name__', '')}("):  # the signature that a dataclass writes
         return ""
     paragraph = " ".join(text.split("\n\n")[0].split())
     return paragraph.split(". ")[0].rstrip(".")
@@ -80,7 +78,7 @@ def summary(entry: Any) -> str:
 
 def list_(
     family: Annotated[
-        str | None, typer.Argument(help="which table; without it, all families with their counts")
+        str | None, typer.Argument(help="the table to list; without it, all families and their sizes")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +95,5 @@ def list_(
     if as_json:
         found = [{"name": name, "summary": text} for name, text in entries]
         block_json({"schema": SCHEMA, "family": family, "entries": found})
-    elif not entries:
-        say(f"{family}: not in this version yet")
     else:
         block("\n".join(aligned([("name", "what it is"), *entries])))

@@ -1,8 +1,7 @@
-"""The data set that a verb runs a model on: by name, a file of arrays, or a folder of images.
+"""The data that `predict`, `probe` and `stress` run a model on: a named data set, a file of arrays, or an image folder.
 
-`predict` and `stress` share the options. What the model was trained on is the default, with its own split; a
-file or folder takes the model's classes and, where the model says one, its image size. Labels may be maps, a class for
-each pixel, where the verb can use them.
+The default is what the model was trained on, with the same split. A file or folder takes the model's classes and, where
+the model states one, its image size. Where a verb can use them, labels may be maps with one class per pixel.
 """
 
 from __future__ import annotations
@@ -29,19 +28,26 @@ if TYPE_CHECKING:
 
 ARRAYS = (".npz", ".npy")
 OWN = "own"
-"""What `--mean` and `--std` take besides numbers: the data's own."""
+"""Value of `--mean` and `--std` that takes them from the data."""
 
 Moment = tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where the data lie, and how they are normalised."""
+    """Which data, where they are stored, and how they are normalised."""
 
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="a data set (`calibrant list datasets`), some of its classes as cifar10[0-4], FILE.npz or a folder; "
+            "by default what the model was trained on"
+        ),
+    ] = None
     data_root: DataRoot = None
     mean: Annotated[
         str | None,
-        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
+        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; by default the model's, else the data set's"),
     ] = None
     std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None
 
@@ -52,7 +58,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Setting:
-    """Models and data, loaded once and on the device."""
+    """The models and the data, loaded, and the networks on the device."""
 
     found: Sequence[Reference]
     networks: Sequence[Any]
@@ -68,21 +74,20 @@ class Setting:
 
     @property
     def own(self) -> bool:
-        """Whether the data is what the model says it was trained on."""
+        """Whether the data set is the one that the model was trained on."""
         return self.name == self.first.data
 
     def batches(self, size: int) -> Callable[[str], Batches]:
-        """A split's name → its items, as the model is fed them."""
+        """A function from the name of a split to its items, normalised for the model."""
         from calibrant.data import Batches
         from calibrant.functional.inputs import as_split
 
-        fed = partial(Batches, device=self.device, mean=self.mean, std=self.std)
-        return lambda split: fed(self.data[as_split(split)], size)
+        normalised = partial(Batches, device=self.device, mean=self.mean, std=self.std)
+        return lambda split: normalised(self.data[as_split(split)], size)
 
 
-def opened_model(
+def load_setting(
     models: Sequence[str],
-    data: str | None,
     inputs: Inputs,
     device: str,
     seed: int | None = None,
@@ -90,21 +95,21 @@ def opened_model(
     maps: bool = False,
     ignore_index: int | None = None,
 ) -> Setting:
-    """The model (or the members of several) and the data."""
+    """Load the models and the data."""
     from calibrant.ensembles.reference import resolve
 
     moments, place = inputs.moments, device_of(device)
     found = [resolve(each) for each in models]
     say_notes(found)
-    name = data_name(data, found[0])
+    name = data_name(inputs.data, found[0])
     loaded = model_data(name, found[0], inputs.data_root, seed, maps=maps, ignore_index=ignore_index)
-    mean, std = fed(found[0], loaded, name, moments)
+    mean, std = normalisation_of(found[0], loaded, name, moments)
     networks = [m.to(place) for reference in found for m in reference.members]
     return Setting(found, networks, loaded, name, place, mean, std)
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """The torch device; `auto` is the GPU if there is one."""
     import torch
 
     if name not in ("auto", "cpu", "cuda"):
@@ -115,14 +120,14 @@ def device_of(name: str) -> torch.device:
 
 
 def say_notes(found: Sequence[Reference]) -> None:
-    """Unfinished runs, say."""
+    """Print what a person should know about the models, e.g. that a run is unfinished."""
     for reference in found:
         if reference.note:
             say(f"note: {reference.note}", err=True)
 
 
 def data_name(asked: str | None, model: Reference) -> str:
-    """What was asked for, or what the model was trained on."""
+    """The data set that was asked for, else the one that the model was trained on."""
     from calibrant.data import stored_name
 
     if asked is None and model.data is None:
@@ -131,7 +136,7 @@ def data_name(asked: str | None, model: Reference) -> str:
 
 
 def moment(text: str | None, option: str) -> Moment | str:
-    """`--mean` or `--std`: numbers separated by commas, or `own`."""
+    """The value of `--mean` or `--std`: numbers separated by commas, or `own`."""
     if text is None or text == OWN:
         return text
     try:
@@ -146,25 +151,25 @@ def moment(text: str | None, option: str) -> Moment | str:
 
 
 def check_channels(asked: tuple[Moment | str, Moment | str], data: Data, part: Part) -> None:
-    """One number for all channels, or one for each."""
+    """Refuse `--mean` and `--std` unless they have one number, or one per channel."""
     from calibrant.data.torch_dataset import as_item
 
     for option, numbers in zip(("--mean", "--std"), asked, strict=True):
         if numbers is None or isinstance(numbers, str):
             continue
         shape = data.shape if part.items is None or data.shape else as_item(part.items[0], 0)[0].shape
-        channels = shape[0] if shape else 1  # items of many sizes: the first's; single numbers have no axis
+        channels = shape[0] if shape else 1  # of the first item, if sizes differ; single numbers have no axis
         if len(numbers) not in (1, channels):
             raise InputError(f"{option} has {len(numbers)} numbers; {data.name} has {channels} channel(s)")
 
 
-def fed(
+def normalisation_of(
     model: Reference, data: Data, name: str, asked: tuple[Moment | str, Moment | str] = (None, None)
 ) -> tuple[Moment, Moment]:
-    """(mean, std) that inputs are normalised by.
+    """The (mean, std) that normalise the inputs.
 
-    As asked; else by the model's own constants; else by those of a data set of the table. Data from a
-    user's own code or files are not normalised: only the user knows what the network was trained on.
+    They are what was asked for, else the model's own constants, else those of a named data set. Data from a user's own
+    code or files are not normalised by default: only the user knows what the network was trained on.
     """
     import torch
 
@@ -173,7 +178,7 @@ def fed(
 
     part = next(iter(data.splits.values()))
     own: tuple[Moment, Moment] = (data.mean, data.std)
-    if OWN in asked and (data.mean is None or Path(name).is_dir()):  # a folder's are ImageNet's
+    if OWN in asked and (data.mean is None or Path(name).is_dir()):  # folders state ImageNet's moments
         if part.items is not None or part.x.dtype == torch.long:
             raise InputError(f"{name}: its own mean and std are not known; give --mean and --std as numbers")
         own = channel_moments(part.x)
@@ -187,14 +192,14 @@ def fed(
 
 
 def inputs_of(data: Data, mean: Moment, std: Moment) -> str:
-    """What is done to the data before the network sees it, in words: every verb says it beside its results."""
+    """How the data are normalised before the network sees them, in words; every verb prints it beside its results."""
     from calibrant.data.batches import normalisation
 
     return normalisation(next(iter(data.splits.values())), mean, std)
 
 
 def is_arrays(name: str) -> bool:
-    """Whether this is a file of images and labels, which need not show every class."""
+    """Whether this is a file of images and labels. Such a file may not contain every class."""
     return Path(name).suffix in ARRAYS
 
 
@@ -207,6 +212,7 @@ def model_data(
     maps: bool = False,
     ignore_index: int | None = None,
 ) -> Data:
+    """The data set `name`, with the model's split, classes and image size where it is the model's own or a folder."""
     from calibrant.data import load
     from calibrant.data.image_arrays import load_file
     from calibrant.data.image_folder import common_shape, match_classes

@@ -1,7 +1,7 @@
-"""Options that several verbs have, each written once, and records of options that belong together.
+"""Options that several verbs share, and records of options that belong together.
 
-A parameter of a verb may be a record: a frozen dataclass whose fields are options. On the command line it is its fields
-(`unfolded`); the verb gets it whole. `help` says in which groups options stand.
+A parameter of a verb may be a record: a frozen dataclass whose fields are options. The command line shows the fields
+(`unfolded`), and the verb gets the record. `help` sorts options into groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,13 +20,14 @@ from calibrant.errors import InputError
 Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 Html = Annotated[Path | None, typer.Option(help="write an HTML report to this file")]
 Intervals = Annotated[
-    bool, typer.Option("--intervals/--no-intervals", help="leave out the 95% intervals, which is faster")
+    bool, typer.Option("--intervals/--no-intervals", help="leave out the 95% intervals; this is faster")
 ]
 Metrics = Annotated[str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")]
-Everything = Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")]
-Bins = Annotated[int, typer.Option(help="bins of confidence")]
+Everything = Annotated[bool, typer.Option("--all", help="print every metric instead of the main six")]
+Bins = Annotated[int, typer.Option(help="number of confidence bins")]
 BootstrapSeed = Annotated[int, typer.Option("--seed", help="seed of the bootstrap")]
 ClassAxis = Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")]
+MapFolder = Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")]
 
 Models = Annotated[
     list[str],
@@ -34,17 +35,17 @@ Models = Annotated[
         metavar="MODEL", help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS or @RUN/]"
     ),
 ]
-DataRoot = Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")]
+DataRoot = Annotated[Path | None, typer.Option(help="folder of the data sets; by default CALIBRANT_DATA")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
 def separated(text: str) -> list[str]:
-    """What commas separate, each once."""
+    """The words between commas, each once."""
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def metric_names(text: str | None) -> list[str] | None:
-    """What --metrics asks for; None: the usual ones."""
+    """The metrics that `--metrics` names; None for the default ones."""
     from calibrant.metrics.evaluate import chosen_metrics
 
     names = None if text is None else separated(text)
@@ -54,7 +55,7 @@ def metric_names(text: str | None) -> list[str] | None:
 
 
 def unfolded(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb as typer reads it: the options of its records stand where the records do."""
+    """The verb with the options of its records as parameters of its own, which is what typer reads."""
     hints = get_type_hints(verb, include_extras=True)
     records = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     if not records:
@@ -74,10 +75,9 @@ def unfolded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fields(record: Any) -> list[tuple[Any, Any]]:
-    """(field, type) of the options of a record and of the records in it; other fields are the verb's own."""
+    """The (field, type) of every option, or record of options, in a record."""
     hints = get_type_hints(record, include_extras=True)
-    found = [(f, hints[f.name]) for f in fields(record)]
-    return [(f, kind) for f, kind in found if is_dataclass(kind) or get_origin(kind) is Annotated]
+    return [(f, hints[f.name]) for f in fields(record)]
 
 
 def _options(record: Any) -> list[inspect.Parameter]:

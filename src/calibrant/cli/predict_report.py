@@ -1,4 +1,4 @@
-"""The page that `calibrant predict … --html` writes: the network alone beside the ensemble, and PEP's σ curve."""
+"""The report of `calibrant predict … --html`: the ensemble beside the network alone, and PEP's σ curve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.report.sigma_panel import sigma_panel
 from calibrant.types import Predictions
 
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-"""Where the curve is drawn besides the search's own probes, in units of σ*."""
+"""Extra points of the curve, as multiples of σ*."""
 
 
 def page(
@@ -30,7 +30,11 @@ def page(
     out: Path,
     maps: Mapping[str, Any],
 ) -> str:
-    """`alone` is the network by itself on the same items; `held_out` is where σ was fitted, read as `maps` says."""
+    """The HTML of the report.
+
+    `alone` are the network's predictions on the same items. `held_out` yields the items that σ was fitted on; `maps`
+    says how their label maps are read.
+    """
     name = f"{out.stem} ({type(made).__name__} of {made.size})" if made is not None else out.stem
     sets = [] if alone is None else [replace(alone, source="the network alone")]
     sets.append(replace(predicted, source=name))
@@ -41,9 +45,9 @@ def page(
 
 
 def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]], maps: Mapping[str, Any]) -> Panel:
-    """The search's probes and a few σ more, on the items that σ was fitted on."""
-    seen = pep.certificate
-    members = pep.size if seen is None else seen.members
+    """The NLL at every σ that the search tried and at a few more, on the items that σ was fitted on."""
+    fitted = pep.certificate
+    members = pep.size if fitted is None else fitted.members
     curve = sigma_curve(pep.at(0.0, members), held_out(), **maps)
-    curve.seen |= {point.sigma: point for point in seen.curve} if seen is not None else {}
+    curve.seen |= {point.sigma: point for point in fitted.curve} if fitted is not None else {}
     return sigma_panel(pep, curve.points([0.0, *(share * pep.sigma for share in SHARES)]))

@@ -43,7 +43,6 @@ def probe(
     ] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first N items of the split")] = None,
     settings: Settings,
-    data: Annotated[str | None, typer.Option(help="a data set; by default the run's own")] = None,
     inputs: Inputs,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="folder for numbers, arrays, figures and the page")
@@ -61,9 +60,9 @@ def probe(
         raise InputError(f"--what is empty; pass one of {', '.join(PROBES)}")
     if out is not None:
         atomic.check_place(out, "keep the results in with -o")
-    outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), data])
+    outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), inputs.data])
     options = settings.checked()
-    request = resolved(names, models, runs or [], split, limit, data, inputs, out, device, options)
+    request = resolved(names, models, runs or [], split, limit, inputs, out, device, options)
     found, refused = _answers(request, names)
     fed = [inputs_of(request.data, m.mean, m.std) for m in request.models]
     record: dict[str, Any] = {"schema": SCHEMA, "inputs": fed}

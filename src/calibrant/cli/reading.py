@@ -1,4 +1,4 @@
-"""How files of predictions are read: the options of every verb that reads some."""
+"""Options that say how files of predictions are read, for every verb that reads them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KEYS = ("logits_key", "probs_key", "labels_key", "predicted_key", "confidence_ke
 
 @dataclass(frozen=True)
 class Reading:
-    """What arrays or columns are called, where labels lie, and which axis has the classes."""
+    """The names of arrays or columns, the file of the labels, and the axis of the classes."""
 
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None
     predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")] = None
     confidence_key: Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")] = None
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the predictions have none")] = None
     class_axis: ClassAxis = -1
     ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None
 
@@ -37,7 +37,7 @@ class Reading:
 
     @property
     def words(self) -> str:
-        """How a file like these is read, as options of the command line, each after a space."""
+        """These options as text for a command line, each after a space."""
         axis = "" if self.class_axis == -1 else f" --class-axis {self.class_axis}"
         return self.keys.words + axis + ("" if self.ignore_index is None else f" --ignore-index {self.ignore_index}")
 
@@ -52,20 +52,20 @@ class Reading:
         )
 
     def read_new(self, path: Path) -> tuple[Predictions, bool]:
-        """Predictions on items that may have no labels, and whether they have."""
+        """Predictions on items that may have no labels, and whether they have labels."""
         return files.read_new(
             path, self.keys, labels=self.labels, class_axis=self.class_axis, ignore_index=self.ignore_index
         )
 
     def others(self, source: Path, target: Path) -> OtherColumns | None:
-        """The columns of `source` that a map does not replace, if both are tables."""
+        """The columns of `source` that a map leaves as they are, if source and target are tables."""
         return files.others(source, target, self.keys, self.labels)
 
     def each(self, preds: Sequence[Path]) -> list[tuple[Path, Reading]]:
-        """Every file of predictions, and how it is read.
+        """Every file of predictions, with the options to read it.
 
-        A `.npy` takes the next `.npy` as its labels unless `--labels` names them. A key is for all files, or has one
-        name for each of them, separated by commas.
+        A `.npy` takes the next `.npy` as its labels unless `--labels` names them. A key holds one name for all files,
+        or one name per file, separated by commas.
         """
         paths = [(path, self.labels) for path in preds] if self.labels is not None else _pairs(preds)
         own = [self._keys_of(name, len(paths)) for name in KEYS]
@@ -79,7 +79,9 @@ class Reading:
             return [given] * count
         if len(names) != count:
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} {given!r} has {len(names)} names for {count} files; pass one, or one for each")
+            raise InputError(
+                f"{option} {given!r} has {len(names)} names for {count} files; pass one name, or one for each file"
+            )
         return list(names)
 
 

@@ -1,15 +1,16 @@
 """`calibrant stress MODEL --suite corruptions|perturbations|ood|all -o OUT/`: is confidence still right under shift?
 
-Cells are written as they are done: a kill loses the one in flight, and the same command goes on. What a cell shows is
-in OUT/cells/*.npz (`calibrant audit` takes those with labels), what it all means in OUT/stress.json.
+Each cell is written when it is done: a kill loses the cell in flight, and the same command resumes. The logits of the
+cells are in OUT/cells/*.npz (`calibrant audit` reads those with labels), the results in OUT/stress.json.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,33 +24,67 @@ from calibrant.files import outputs
 
 if TYPE_CHECKING:
     from calibrant.cli.model_data import Setting
-    from calibrant.diagnostics.stress import Folder
+    from calibrant.decisions import Rule
+    from calibrant.diagnostics.stress import Folder, Material, Subject
     from calibrant.posthoc.map import FittedMap
     from calibrant.report.stress_report import StressReport
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is judged under shift besides the model itself."""
+
+    reference: Annotated[
+        Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
+    ] = None
+    map_: Annotated[Path | None, typer.Option("--map", help="a fitted map to judge under shift")] = None
+    rule: Annotated[
+        Path | None, typer.Option(help="a rule of `calibrant decide`: is its promise kept under each shift?")
+    ] = None
+    calibrators: Annotated[str, typer.Option(help="calibrators to fit on clean data, separated by commas, or none")] = (
+        "temperature,auto"
+    )
+    calibration: Annotated[str, typer.Option(help="the split that calibrators and PEP's σ are fitted on")] = (
+        "calibration"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        return [] if self.calibrators == "none" else separated(self.calibrators)
+
+    def maps(self) -> dict[str, FittedMap]:
+        """The fitted map by its name in tables."""
+        from calibrant.posthoc.storage import load
+
+        return {} if self.map_ is None else {f"map {self.map_.name}": load(self.map_)}
+
+    def held_out(self, found: Setting, split: str) -> tuple[str | None, list[str]]:
+        """The split that calibrators are fitted on, if there are any, and notes about it."""
+        from calibrant.functional.inputs import as_split
+        from calibrant.posthoc.fit import resolve
+
+        for name in self.names:
+            resolve(name, {})
+        if not self.names:
+            return None, []
+        wanted = as_split(self.calibration)
+        if wanted == as_split(split):
+            raise InputError(f"--calibration {self.calibration} is the split that is stressed; fit on another one")
+        if wanted not in found.data.splits:
+            return None, [f"no calibrators: {found.name} has no {wanted.value} split"]
+        if not found.own:
+            fitted = f"calibrators are fitted on {found.name}'s {wanted.value} items"
+            return wanted.value, [f"{fitted}; if the model was trained on them, they flatter it"]
+        return wanted.value, []
 
 
 def stress(
     *,
     model: Models,
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own"),
-    ] = None,
     suite: Suite,
-    reference: Annotated[
-        Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
-    ] = None,
-    map_: Annotated[Path | None, typer.Option("--map", help="a fitted map to judge under shift")] = None,
-    rule: Annotated[
-        Path | None, typer.Option(help="a rule of `calibrant decide`: what becomes of its promise under each shift")
-    ] = None,
-    calibrators: Annotated[
-        str, typer.Option(help="fitted on clean data, separated by commas, or none")
-    ] = "temperature,auto",
-    calibration: Annotated[str, typer.Option(help="the split that calibrators are fitted on")] = "calibration",
+    judged: Judged,
     split: Annotated[str, typer.Option(help="the split that is stressed")] = "test",
-    ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
     ensembling: Ensembling,
     html: Html = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most this many items, spread over the set")] = None,
@@ -61,93 +96,74 @@ def stress(
     as_json: Json = False,
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
-    from calibrant.cli.stress_inputs import material_of, opened, subject_of
+    from calibrant.cli.stress_inputs import load_model, material_of, subject_of
     from calibrant.data.ood import usual_ood
     from calibrant.decisions.storage import load_rule
     from calibrant.diagnostics.stress import Folder
-    from calibrant.diagnostics.stress.run import tried
-    from calibrant.report.stress_rule import check_rule
     from calibrant.report.stress_run import completed, stressed
 
-    outputs.check(
-        (out, outputs.STRESS), (html, outputs.PAGE), inputs=[*model, data, *suite.paths, reference, map_, rule]
-    )
-    if ensemble == "temporal":
-        raise InputError(
-            "--ensemble temporal averages the frames of a stream, and test items are not a stream; drop it"
-        )
-    given = {**ensembling.of(ensemble), "seed": seed}
-    choice, maps, decided = suite.chosen(), _loaded(map_), None if rule is None else load_rule(rule)
-    setting = opened(model, data, inputs, device)
-    names = [] if calibrators == "none" else separated(calibrators)
-    held, notes = _held(setting, calibration, split, names)
-    material = material_of(setting, suite, split, held, root=inputs.data_root, limit=limit, seed=seed, batch=batch)
+    read = [*model, inputs.data, *suite.paths, judged.reference, judged.map_, judged.rule]
+    outputs.check((out, outputs.STRESS), (html, outputs.PAGE), inputs=read)
+    if ensembling.ensemble == "temporal":
+        raise InputError("--ensemble temporal averages the frames of a stream; test items are not a stream; drop it")
+    ensembling.check()
+    choice, maps = suite.chosen(), judged.maps()
+    rule = None if judged.rule is None else load_rule(judged.rule)
+    found = load_model(model, inputs, device)
+    held_out, notes = judged.held_out(found, split)
+    material = material_of(found, suite, split, held_out, root=inputs.data_root, limit=limit, seed=seed, batch=batch)
     outside = suite.outside or []
     if "ood" in choice.suites and not outside:
-        outside, more = usual_ood(setting.data, inputs.data_root)
+        outside, more = usual_ood(found.data, inputs.data_root)
         notes += more
-    choice = completed(choice, material, outside)
-    subject = subject_of(setting, ensemble, given, calibration, batch)
-    k = tried(subject, material, setting.first.name, setting.name)
-    if k != setting.data.k:
-        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
-    check_rule(decided, k)
-    settings = {
-        "model": [Path(m).name if Path(m).is_dir() else m for m in model],
-        "data": Path(setting.name).name if Path(setting.name).exists() else setting.name,
-        "split": split,
-        "ensemble": None if ensemble is None else {"name": ensemble, "given": given, "fit_on": calibration},
-    }
+    subject = subject_of(found, ensembling, fit_on=judged.calibration, batch=batch, seed=seed)
+    _check_classes(subject, material, found, rule)
     report = stressed(
         subject,
         material,
-        choice,
+        completed(choice, material, outside),
         out=out,
-        settings=settings,
-        calibrators=names,
+        settings=_settings(model, found, split, ensembling, judged, seed),
+        calibrators=judged.names,
         maps=maps,
-        rule=decided,
-        reference=reference,
+        rule=rule,
+        reference=judged.reference,
         seed=seed if intervals else None,
-        classes=setting.data.classes,
+        classes=found.data.classes,
         progress=sys.stderr.isatty(),
     )
     report = replace(report, outcome=replace(report.outcome, notes=(*notes, *report.outcome.notes)))
-    _told(report, Folder(out), html, inputs_of(setting.data, setting.mean, setting.std), as_json)
+    _write_and_show(report, Folder(out), html, inputs_of(found.data, found.mean, found.std), as_json)
 
 
-def _loaded(folder: Path | None) -> dict[str, FittedMap]:
-    if folder is None:
-        return {}
-    from calibrant.posthoc.storage import load
+def _check_classes(subject: Subject, material: Material, found: Setting, rule: Rule | None) -> None:
+    """Refuse a model with other classes than the data or the rule."""
+    from calibrant.diagnostics.stress.run import tried
+    from calibrant.report.stress_rule import check_rule
 
-    return {f"map {folder.name}": load(folder)}
-
-
-def _held(setting: Setting, calibration: str, split: str, names: list[str]) -> tuple[str | None, list[str]]:
-    """The split that calibrators are fitted on, and what must be said about it."""
-    from calibrant.functional.inputs import as_split
-    from calibrant.posthoc.fit import resolve
-
-    for name in names:
-        resolve(name, {})
-    if not names:
-        return None, []
-    wanted = as_split(calibration)
-    if wanted == as_split(split):
-        raise InputError(f"--calibration {calibration} is the split that is stressed; fit on another one")
-    if wanted not in setting.data.splits:
-        return None, [f"no calibrators: {setting.name} has no {wanted.value} split"]
-    if not setting.own:
-        said = f"calibrators are fitted on {setting.name}'s {wanted.value} items"
-        return wanted.value, [f"{said}; if the model was trained on them, they flatter it"]
-    return wanted.value, []
+    k = tried(subject, material, found.first.name, found.name)
+    if k != found.data.k:
+        raise InputError(f"the model has {k} classes and {found.name} has {found.data.k}: not the same task")
+    check_rule(rule, k)
 
 
-def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_json: bool) -> None:
+def _settings(
+    model: Sequence[str], found: Setting, split: str, ensembling: Ensembling, judged: Judged, seed: int
+) -> dict[str, Any]:
+    """The settings of the cells; a folder is resumed only with the same ones."""
+    ensemble = {"name": ensembling.ensemble, "given": {**ensembling.given, "seed": seed}, "fit_on": judged.calibration}
+    return {
+        "model": [Path(m).name if Path(m).is_dir() else m for m in model],
+        "data": Path(found.name).name if Path(found.name).exists() else found.name,
+        "split": split,
+        "ensemble": None if ensembling.ensemble is None else ensemble,
+    }
+
+
+def _write_and_show(report: StressReport, folder: Folder, html: Path | None, inputs: str, as_json: bool) -> None:
     import calibrant.provenance as provenance
 
-    record = {**report.to_dict(), "inputs": fed, "made": provenance.made()}
+    record = {**report.to_dict(), "inputs": inputs, "made": provenance.made()}
     folder.record(record)
     if html is not None:
         from calibrant.report.html import Audit, write
@@ -161,7 +177,7 @@ def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_
         block_json(record, indent=None)
         return
     block(report.table())
-    say(f"inputs: {fed}")
+    say(f"inputs: {inputs}")
     for note in report.outcome.notes:
         say(f"note: {note}")
     say(f"logits: {folder.path}/cells, record: {folder.path}/stress.json")

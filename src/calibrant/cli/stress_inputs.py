@@ -1,4 +1,4 @@
-"""What `calibrant stress` works on, from its options: the model, its data, the shifted sets, the calibrators' data."""
+"""The inputs of `calibrant stress`: the model, its data, the shifted sets and the items to fit calibrators on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.model_data import Inputs, Setting, is_arrays, opened_model
+from calibrant.cli.ensemble_options import Ensembling
+from calibrant.cli.model_data import Inputs, Setting, is_arrays, load_setting
 from calibrant.cli.options import separated
 from calibrant.errors import FileError, InputError, unknown
 
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suite:
-    """Which shifts."""
+    """The shifts: which suites, types and severities, or files of shifted items."""
 
     suite: Annotated[
         str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
     ] = "corruptions"
-    subset: Annotated[str, typer.Option(help="the 15, 17 or 19 types of the papers")] = "19"
+    subset: Annotated[str, typer.Option(help="the 15, 17 or 19 corruptions of the papers")] = "19"
     types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None
     severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5"
     corruptions: Annotated[
         Path | None,
-        typer.Option(help="use these files: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg"),
+        typer.Option(help="read these files: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg"),
     ] = None
     natural: Annotated[
         list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
@@ -44,7 +45,7 @@ class Suite:
         return [self.corruptions, *(self.natural or ()), *(self.outside or ())]
 
     def chosen(self) -> Choice:
-        """What was asked for, checked by name before anything is loaded."""
+        """The chosen shifts. Names are checked before anything is loaded."""
         from calibrant.report.stress_run import chosen
         from calibrant.shifts import SUBSETS
 
@@ -55,15 +56,16 @@ class Suite:
         return chosen(self.suite, types, levels(self.severities), self.natural or (), made_here=made_here)
 
 
-def opened(models: Sequence[str], data: str | None, inputs: Inputs, device: str) -> Setting:
-    """The model and its data; a file that lacks the last classes has as many as the network."""
+def load_model(models: Sequence[str], inputs: Inputs, device: str) -> Setting:
+    """The model and its data. Data from a file without class names get as many classes as the network has."""
     from calibrant.data.corruption_folder import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.files.paths import visible
 
+    data = inputs.data
     if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; pass --corruptions {data}")
-    found = opened_model(models, data, inputs, device)
+    found = load_setting(models, inputs, device)
     if not is_arrays(found.name) or found.first.classes is not None:
         return found
     subject = Subject(found.networks[0], found.mean, found.std, device=found.device)
@@ -71,7 +73,7 @@ def opened(models: Sequence[str], data: str | None, inputs: Inputs, device: str)
 
 
 def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
-    """As many classes as the network has, if they have no names: a small file may lack the last ones."""
+    """The data with as many classes as the network has: the labels of a small file may not show the last ones."""
     from calibrant.data.records import numbered_classes
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.run import tried
@@ -81,21 +83,18 @@ def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
 
 
 def _names(setting: Setting) -> tuple[str, ...]:
-    """What the classes are called: by the model where it knows, else by its data."""
+    """The names of the classes: the model's, else the data's."""
     return setting.first.classes or setting.data.classes
 
 
-def subject_of(setting: Setting, ensemble: str | None, given: dict[str, Any], fit_on: str, batch: int) -> Subject:
+def subject_of(setting: Setting, ensembling: Ensembling, *, fit_on: str, batch: int, seed: int) -> Subject:
     """The predictor: one network, several pooled, or the ensemble that is asked for."""
-    from calibrant.cli.predict import assembled
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.deep import DeepEnsemble
 
-    predictor: Any = setting.networks[0]
-    if ensemble is not None:
-        predictor = assembled(ensemble, setting.networks, setting.first.name, given, setting.batches(batch), fit_on)
-    elif len(setting.networks) > 1:
-        predictor = DeepEnsemble(setting.networks)
+    predictor: Any = ensembling.assemble(setting, setting.batches(batch), fit_on=fit_on, seed=seed)
+    if predictor is None:
+        predictor = setting.networks[0] if len(setting.networks) == 1 else DeepEnsemble(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
 
 
@@ -117,7 +116,7 @@ def material_of(
     seed: int,
     batch: int,
 ) -> Material:
-    """The images of all cells, and the calibration items (None: no calibrators)."""
+    """The images of all cells, and the items of the split `calibration` (None: no calibrators)."""
     from calibrant.data.corruption_folder import corruption_folder
     from calibrant.data.ood import ood_images
     from calibrant.diagnostics.stress import Material
@@ -140,7 +139,7 @@ def material_of(
 
 
 def shifted_part(name: str, setting: Setting, root: Path | None) -> Part:
-    """A natural-shift set: a data set's name (`cifar10_1`), a file of images and labels, or a folder of classes."""
+    """A natural-shift set: a data set by name (`cifar10_1`), a file of images and labels, or a folder of classes."""
     from calibrant.data import DATASETS, load
     from calibrant.data.image_folder import read_part
     from calibrant.data.subsets import split_name

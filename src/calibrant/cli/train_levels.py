@@ -1,7 +1,7 @@
-"""After a training with levels of robustness: vanilla and AR-AdaLS audited side by side, with the levels in the report.
+"""Audits an AR-AdaLS training beside its vanilla network: one table, and a report with calibration by robustness level.
 
-Both are judged as trained and after temperature scaling fitted on the calibration part, because a gain in ECE that one
-parameter gives as well is no gain of the training.
+Both networks are judged as trained and after temperature scaling. An improvement of the ECE that a single temperature
+achieves as well is no merit of the training.
 """
 
 from __future__ import annotations
@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     from calibrant.training.run import How
 
 
-def wanted(recipe: Recipe) -> bool:
-    """Whether the targets of this recipe want levels (and there is one run, not a grid of them)."""
-    from calibrant.training import levels
-
-    return recipe.selection is None and levels.wanted(recipe)
-
-
 @dataclass(frozen=True)
-class Both:
-    """The joint table, and where the report lies."""
+class LevelsAudit:
+    """The rows of the table, the record for JSON, and the HTML report."""
 
     record: dict[str, Any]
     rows: list[tuple[str, Report]]
@@ -48,27 +41,30 @@ class Both:
         console.say(f"the report, for a browser:  {self.page}")
 
 
-def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
-    """`out/report.html` and the joint table; None where the levels came without a network."""
+def audit_levels(out: Path, recipe: Recipe, how: How) -> LevelsAudit | None:
+    """Write `out/report.html` and return the audit; None if the recipe uses no levels or has no vanilla network."""
     import calibrant.provenance as provenance
     from calibrant.metrics.compare import compare
     from calibrant.report import html
     from calibrant.report import robustness as section
     from calibrant.training import levels
 
+    if recipe.selection is not None or not levels.wanted(recipe):
+        return None
     given = Path(how.levels) if how.levels is not None else None
-    twin = out / levels.VANILLA if given is None else levels.attacked_run(given) or given
-    there = levels.is_source(twin, out, how.network)
-    if there and (twin / "train.safetensors").is_file():  # levels without a network
+    vanilla = out / levels.VANILLA if given is None else levels.attacked_run(given) or given
+    found = levels.is_source(vanilla, out, how.network)
+    if found and (vanilla / "train.safetensors").is_file():  # a folder of levels, without a network
         return None
-    if not there or not (twin / "test.npz").is_file():
-        said = f"the levels came from {levels.read_record(out)['from']}, relative to {out}; pass that with --levels"
-        say(f"no audit beside vanilla: {said}", err=True)
+    if not found or not (vanilla / "test.npz").is_file():
+        source = levels.read_record(out)["from"]
+        remedy = f"the levels came from {source}, relative to {out}; pass that with --levels"
+        say(f"no audit beside vanilla: {remedy}", err=True)
         return None
-    runs = {"vanilla": twin, "AR-AdaLS": out}
+    runs = {"vanilla": vanilla, "AR-AdaLS": out}
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
     rows = [row for name, run in runs.items() for row in _judged(name, run, tests[name])]
-    found, ruler = _by_level(tests, twin, out, recipe, how)
+    by_level, ruler = _by_level(tests, vanilla, out, recipe, how)
     targets = hashed.read(out / "targets.json")
     reports = dict(rows)
     page = html.write(
@@ -76,19 +72,20 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
         [html.Audit.of(p, reports[name], name) for name, p in tests.items()],
         comparisons=[compare(tests["vanilla"], tests["AR-AdaLS"], names=("vanilla", "AR-AdaLS"))],
         command=provenance.command(),
-        panels=[section.levels_panel(found, ruler=ruler, attacked="the vanilla network", targets=targets)],
+        panels=[section.levels_panel(by_level, ruler=ruler, attacked="the vanilla network", targets=targets)],
     )
     record = {
-        "vanilla": str(twin),
+        "vanilla": str(vanilla),
         "report": str(page),
         "table": [{"predictor": n, **{m: e.value for m, e in r.items()}} for n, r in rows],
-        "by_level": [each.to_dict() for each in found],
-        "says": [section.lead(each) for each in found],
+        "by_level": [each.to_dict() for each in by_level],
+        "says": [section.lead(each) for each in by_level],
     }
-    return Both(record, rows, page)
+    return LevelsAudit(record, rows, page)
 
 
 def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]:
+    """The report of a run's test predictions, as trained and after temperature scaling."""
     from calibrant.metrics.evaluate import evaluate
     from calibrant.posthoc.fit import fit
 
@@ -99,18 +96,20 @@ def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]
     return out
 
 
-def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
-    """The twin keeps its distances on test as it keeps the others."""
-    from calibrant.attacks import levels as cut
+def _by_level(
+    tests: dict[str, Predictions], vanilla: Path, out: Path, recipe: Recipe, how: How
+) -> tuple[list[Any], str]:
+    """Calibration of each predictor by robustness level, and the ruler. Distances are kept with the vanilla run."""
+    from calibrant.attacks import levels as robustness_levels
     from calibrant.diagnostics.levels import calibration_by_level
     from calibrant.training import distances, levels
     from calibrant.training.run import data_of, make_fabric
     from calibrant.training.run_folder import load
 
     ruler = str(levels.option(recipe, "ruler"))
-    members, data = load(twin).members, data_of(recipe, how)
-    beside, own = twin / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
-    store = distances.place(members, data, [Split.TEST], beside, own, ruler=ruler)
+    members, data = load(vanilla).members, data_of(recipe, how)
+    beside, own = vanilla / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
+    store = distances.choose_folder(members, data, [Split.TEST], beside, own, ruler=ruler)
     measured = distances.measured(
         members,
         data,
@@ -120,5 +119,5 @@ def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Reci
         device=make_fabric(recipe, how).device,
         progress=not how.quiet and sys.stderr.isatty(),
     )
-    level = cut(measured.distance, min(int(levels.option(recipe, "levels")), len(measured.distance)))
+    level = robustness_levels(measured.distance, min(int(levels.option(recipe, "levels")), len(measured.distance)))
     return [calibration_by_level(p, level, distance=measured.distance, name=n) for n, p in tests.items()], ruler

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,12 +23,13 @@ from calibrant.data.imagenet import IMAGENET, IMAGENET_V2
 from calibrant.data.label_maps import mark_parts
 from calibrant.data.mnist import FASHION_MNIST, MNIST
 from calibrant.data.news20 import NEWS20
-from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
+from calibrant.data.records import Data, DatasetSpec, Part, Raw, Size, channel_moments, check_files, numbered_classes
 from calibrant.data.splits import cut
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.svhn import SVHN
 from calibrant.data.torch_dataset import Given, imported, parts_of
 from calibrant.errors import FileError, InputError, suggest_names, unknown
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -64,12 +64,14 @@ def load(
     shape: Sequence[int] | None = None,
     ignore_index: int | None = None,
 ) -> Data:
-    """Reads and splits a data set: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory`
-    (returns a Dataset), a folder of images, a Dataset, a pair of arrays (x, y), or a mapping of Datasets or pairs.
+    """Read a data set and split it.
 
-    `sizes` overrides the defaults by split name: a number of items, or a fraction of the training set; with 0 the split
-    is left out, and its items go to train. An official test set stays test, whatever the seed. A folder's images are
-    brought to `shape`. `ignore_index` marks pixels without a class in maps of labels, as −1 (and torch's −100) do.
+    The data set is a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory` (returns a Dataset),
+    a folder of images, a Dataset, a pair of arrays (x, y), or a mapping of Datasets or pairs.
+
+    `sizes` overrides the default size of each split: a number of items, or a fraction of the training set. With 0 the
+    split is left out and its items go to train. An official test set stays test, whatever the seed. Images of a folder
+    are scaled to `shape`. In maps of labels, `ignore_index` marks pixels without a class, as −1 and torch's −100 do.
     """
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
@@ -99,17 +101,18 @@ def load(
 
 
 def is_factory(name: str) -> bool:
-    """Whether the name is code, `package.module:factory`: neither in the table nor a folder."""
+    """Whether the name is Python code, `package.module:factory`, and neither a data set of the table nor a folder."""
     return ":" in name and not is_named(name) and not os.path.isdir(name)
 
 
 def is_named(name: str) -> bool:
-    """Whether the name is in the table: then its mean and deviation are constants that everybody uses."""
+    """Whether the name is in the table. Its mean and deviation are then constants that everybody uses."""
     return _in_table(name)[0] in DATASETS
 
 
 def stored_name(name: str, where: str, typed: str | None = None) -> str:
-    """The name of a data set from a file. Files never run code: a factory is accepted only if the user typed it too."""
+    """The name of a data set that a file holds. A factory is accepted only if the user typed it too, because a file
+    never runs code."""
     if is_factory(name) and name != typed:
         raise InputError(
             f"{where} names Python code for its data, {name!r}, and a file alone never runs code; if you trust it, "
@@ -136,8 +139,8 @@ def check_sizes(sizes: Mapping[str, Size]) -> None:
             raise unknown("split", str(name), [s.value for s in Split if s is not Split.UNKNOWN])
 
 
-def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
-    """Reads the first layout whose files all exist."""
+def _find(spec: DatasetSpec, root: str | Path | None) -> Raw:
+    """What the files of the first complete layout hold, checked against the constants of the data set."""
     under = data_root(root)
     if all(layout.files for layout in spec.layouts):
         if under is None:
@@ -149,7 +152,11 @@ def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
     for layout in spec.layouts:
         missing = [name for name in layout.files if not (under and (under / name).exists())]
         if not missing:
-            return layout.read(under or Path())
+            place = under or Path()
+            with readable(place.joinpath(*layout.files[:1]), f"a file of {spec.name}"):
+                raw = layout.read(place)
+            check_files(raw, spec)
+            return raw
         if len(missing) < len(layout.files):
             raise FileError(
                 f"{spec.name}: {under}/{missing[0]} is missing ({len(missing)} of {len(layout.files)} files); "
@@ -180,7 +187,7 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
 
 
 def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[str, Size]:
-    """The default sizes of missing parts, and the sizes that were asked for."""
+    """The sizes that were asked for, and default sizes for the other missing parts."""
     return {**{name: size for name, size in OWN_SIZES.items() if Split(name) not in official}, **sizes}
 
 
@@ -197,8 +204,8 @@ def _own(
         raise InputError('a mapping of data sets needs a "train" part')
     train = splits[Split.TRAIN]
     k = 1 + max(int(part.y.max()) for part in official.values())
-    tokens = train.x.dtype == torch.long
-    mean, std = (None, None) if tokens or train.items is not None else channel_moments(train.x)
+    numbers = train.items is None and train.x.ndim > 1 and train.x.dtype != torch.long
+    mean, std = channel_moments(train.x) if numbers else (None, None)
     return Data(called, splits, numbered_classes(k), tuple(train.x.shape[1:]), mean, std)
 
 

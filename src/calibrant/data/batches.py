@@ -20,6 +20,9 @@ from calibrant.data.records import Part
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 
+SHOWN = 4
+"""Channels whose mean and deviation are spelled out."""
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -61,7 +64,7 @@ class Batches:
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
         self.device, self.dtype, self.shard = torch.device(device), dtype, shard
-        # processes that fetch lazy items; a Dataset may set their number, others are read in this process
+        # processes that fetch lazy items: as many as the Dataset says, by default none
         self.workers = int(getattr(part.items, "workers", 0)) if workers is None else workers
         self.mean, self.std = mean, std
         self._y, self._index = part.y.to(self.device), part.index.to(self.device)
@@ -151,7 +154,7 @@ class Batches:
         return made[0].to(self.device, self.dtype), made[1].to(self.device, self.dtype)
 
     def _loader(self, order: Tensor, spans: list[slice]) -> Any:
-        """For items that stay in their Dataset: worker processes fetch and stack them, batch by batch."""
+        """A loader for items that stay in their Dataset: worker processes fetch and stack them, batch by batch."""
         places = self.part.index[order.cpu()]
         batches = [places[span].tolist() for span in spans]
         from torch.utils.data import DataLoader
@@ -160,14 +163,15 @@ class Batches:
 
 
 def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float] | None) -> str:
-    """What `Batches` do to the inputs of a part, in words."""
+    """A description of what `Batches` do to the inputs of a part."""
     dtype = (part.x if part.items is None else as_item(part.items[int(part.index[0])], 0)[0]).dtype
     if dtype == torch.long:
         return "as they are (numbers of tokens)"
     parts = ["divided by 255"] if dtype == torch.uint8 else []
     for word, values in (("minus mean", mean), ("divided by std", std)):
         if values is not None:
-            parts.append(f"{word} {','.join(f'{value:.4g}' for value in values)}")
+            shown = ",".join(f"{value:.4g}" for value in values[:SHOWN])
+            parts.append(f"{word} {shown}" + (f",… ({len(values)} values)" if len(values) > SHOWN else ""))
     return ", ".join(parts) or "as they are"
 
 
@@ -181,8 +185,9 @@ def _crop(
     width: int,
     channels_last: bool = False,
 ) -> Tensor:
-    """Every window of every image is a view of the store; one gather takes whole windows, three times faster on a CPU
-    than a gather of single pixels."""
+    """One random window of each image, flipped where `flip` is 1.
+
+    All windows are views of the store. On a CPU, gathering whole windows is three times as fast as gathering pixels."""
     first = 1 if channels_last else 2
     windows = store.unfold(first, height, 1).unfold(first + 1, width, 1)
     if channels_last:  # [N, down, right, C, H, W] → channels last in memory again

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.image_arrays import read_arrays
+from calibrant.data.image_arrays import labelled, read_arrays
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.files.paths import existing, readable, visible
@@ -59,45 +59,44 @@ def unpickle(path: Path) -> dict[bytes, Any]:
     return {k.encode() if isinstance(k, str) else k: v for k, v in held.items()}
 
 
-def read_pickle(path: Path, key: bytes) -> tuple[Tensor, Tensor]:
+def read_pickle(path: Path, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
     held = unpickle(path)
     if b"data" not in held or key not in held:
         raise FileError(f"{path}: has no {key.decode()!r} and 'data'")
-    return _images(np.asarray(held[b"data"]), np.asarray(held[key]), path)
+    return _planes(np.asarray(held[b"data"]), np.asarray(held[key]), classes, path)
 
 
-def read_binary(path: Path, labels: int) -> tuple[Tensor, Tensor]:
-    """`labels`: label bytes before each image; the last of them is the fine label."""
+def read_binary(path: Path, label_bytes: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Each image follows its label bytes, of which the last is the fine label."""
     raw = np.frombuffer(existing(path).read_bytes(), np.uint8)
-    if raw.size % (PIXELS + labels):
-        raise FileError(f"{path}: {raw.size} bytes are not whole records of {PIXELS + labels}; fetch it again")
-    rows = raw.reshape(-1, PIXELS + labels)
-    return _images(rows[:, labels:], rows[:, labels - 1], path)
+    if raw.size % (PIXELS + label_bytes):
+        raise FileError(f"{path}: {raw.size} bytes are not whole records of {PIXELS + label_bytes}; fetch it again")
+    rows = raw.reshape(-1, PIXELS + label_bytes)
+    return _planes(rows[:, label_bytes:], rows[:, label_bytes - 1], classes, path)
 
 
-def _images(data: Any, labels: Any, path: Path) -> tuple[Tensor, Tensor]:
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS or data.shape[0] != labels.shape[0]:
-        raise FileError(f"{path}: images {data.dtype} {data.shape} and labels {labels.shape} are not CIFAR's")
-    x = np.ascontiguousarray(data).reshape(-1, 3, 32, 32)
-    return torch.from_numpy(x.copy()), torch.from_numpy(labels.astype(np.int64))
+def _planes(data: Any, labels: Any, classes: int, path: Path) -> tuple[Tensor, Tensor]:
+    """Rows of a red, a green and a blue plane as images, with their labels."""
+    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise FileError(f"{path}: images {data.dtype} {data.shape} are not CIFAR's; expected bytes [N, {PIXELS}]")
+    x = np.ascontiguousarray(data).reshape(-1, 3, EDGE, EDGE)
+    return labelled(torch.from_numpy(x.copy()), labels, classes, path)
 
 
-def mosaics(folder: str) -> Layout:
+def mosaics(folder: str, classes: int) -> Layout:
     names = ["labels.npz", *(f"train_{i:02d}.webp" for i in range(20)), *(f"test_{i:02d}.webp" for i in range(4))]
+    read = partial(read_mosaics, folder=folder, classes=classes)
     source = "lossless mosaics, 2,500 images per WebP file, with labels.npz"
-    return Layout(tuple(f"{folder}/{name}" for name in names), partial(read_mosaics, folder=folder), source)
+    return Layout(tuple(f"{folder}/{name}" for name in names), read, source)
 
 
-def read_mosaics(root: Path, folder: str) -> Raw:
+def read_mosaics(root: Path, folder: str, classes: int) -> Raw:
     labels = read_arrays(root / folder / "labels.npz", ("y_train", "y_test"))
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
         with ThreadPoolExecutor() as threads:  # decoding releases the interpreter lock
             x = torch.cat(list(threads.map(tiles, visible(root / folder, f"{key}_*.webp"))))
-        y = torch.from_numpy(labels[f"y_{key}"].astype(np.int64))
-        if x.shape[0] != y.shape[0]:
-            raise FileError(f"{root / folder}: {x.shape[0]} {key} images but {y.shape[0]} labels; fetch it again")
-        parts[split] = Part.of(x, y, split)
+        parts[split] = Part.of(*labelled(x, labels[f"y_{key}"], classes, root / folder / f"labels.npz, {key}"), split)
     names = tuple(str(name) for name in labels["classes"]) if "classes" in labels else None
     return Raw(parts, names)
 
@@ -115,23 +114,34 @@ def tiles(path: Path, edge: int = EDGE) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x))
 
 
-def official(
-    name: str, files: Mapping[Split, tuple[str, ...]], python: str, key: bytes, binary: str, labels: int
+def layouts(
+    name: str,
+    classes: int,
+    files: Mapping[Split, tuple[str, ...]],
+    python: str,
+    key: bytes,
+    binary: str,
+    label_bytes: int,
 ) -> tuple[Layout, ...]:
     """The mosaics, then the two official archives of `name`, unpacked into the folders `python` and `binary`."""
     archive = name.replace("cifar", "cifar-")
     bins = {split: tuple(f"{file}.bin" for file in group) for split, group in files.items()}
     return (
-        mosaics(name),
-        one_reader(python, files, partial(read_pickle, key=key), f"{archive}-python.tar.gz, unpacked"),
-        one_reader(binary, bins, partial(read_binary, labels=labels), f"{archive}-binary.tar.gz, unpacked"),
+        mosaics(name, classes),
+        one_reader(python, files, partial(read_pickle, key=key, classes=classes), f"{archive}-python.tar.gz, unpacked"),
+        one_reader(
+            binary,
+            bins,
+            partial(read_binary, label_bytes=label_bytes, classes=classes),
+            f"{archive}-binary.tar.gz, unpacked",
+        ),
     )
 
 
 CIFAR10 = DatasetSpec(
     name="cifar10",
     title="60,000 colour images of 32 × 32, 10 classes",
-    layouts=official("cifar10", CIFAR10_FILES, "cifar-10-batches-py", b"labels", "cifar-10-batches-bin", 1),
+    layouts=layouts("cifar10", 10, CIFAR10_FILES, "cifar-10-batches-py", b"labels", "cifar-10-batches-bin", 1),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     shape=(3, 32, 32),
     mean=(0.4914, 0.4822, 0.4465),
@@ -141,7 +151,7 @@ CIFAR10 = DatasetSpec(
 CIFAR100 = DatasetSpec(
     name="cifar100",
     title="60,000 colour images of 32 × 32, 100 classes",
-    layouts=official("cifar100", CIFAR100_FILES, "cifar-100-python", b"fine_labels", "cifar-100-binary", 2),
+    layouts=layouts("cifar100", 100, CIFAR100_FILES, "cifar-100-python", b"fine_labels", "cifar-100-binary", 2),
     classes=numbered_classes(100),
     shape=(3, 32, 32),
     mean=(0.5070, 0.4865, 0.4409),

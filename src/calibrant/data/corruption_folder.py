@@ -37,14 +37,14 @@ SAMPLED = 50  # images of a file (or files of a cell) that the hash of its conte
 def corruption_folder(
     path: Path, classes: int | Sequence[str], shape: tuple[int, ...]
 ) -> CorruptionFolder | CorruptionImages:
-    """The folder in whichever layout it has. `classes` are the classifier's class names, or their number."""
+    """The folder, in the layout that it has. `classes` are the names of the classifier's classes, or their number."""
     if path.is_dir() and not visible(path, "*.npy") and type_folders(path):
         return CorruptionImages(path, None if isinstance(classes, int) else tuple(classes), shape)
     return CorruptionFolder(path, classes if isinstance(classes, int) else len(classes), shape)
 
 
 def type_folders(path: Path) -> dict[str, Path]:
-    """TYPE → its folder: one that holds folders named 1 … 5, which hold folders of classes."""
+    """Return {type: its folder}. A type's folder holds folders named 1 … 5, which hold folders of classes."""
     levels = [*visible(path, "*/[1-5]"), *visible(path, "*/*/[1-5]")]
     found = {level.parent for level in levels if level.is_dir() and any(p.is_dir() for p in visible(level))}
     named: dict[str, Path] = {}

@@ -7,17 +7,30 @@ name in a file (a run, a recipe, a map) is data: `calibrant.data.stored_name` re
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import InputError
+from calibrant.errors import CalibrantError, InputError
 
 
 def call_factory(module: str, name: str, what: str) -> Any:
-    """What the factory returns."""
-    return find_factory(module, name, what)()
+    """Import the factory and return what it returns. An error in the user's code names the factory."""
+    factory = find_factory(module, name, what)
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise InputError(f"the {what} is called without arguments: {error}; give it a default") from error
+    except ValueError:  # code in C may have no signature
+        pass
+    try:
+        return factory()
+    except CalibrantError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: {name}() failed with {type(error).__name__}: {error}") from error
 
 
 def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
@@ -26,7 +39,7 @@ def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
     sys.path.insert(0, here)
     try:
         loaded = importlib.import_module(module)
-    except (ImportError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
+    except Exception as error:  # no such module, or an error in the user's code
         raise InputError(f"cannot import {module!r} of the {what}: {error}") from error
     finally:
         sys.path.remove(here)

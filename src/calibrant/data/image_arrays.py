@@ -56,9 +56,7 @@ def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int 
     x = check_images(_channels_last(x), path)
     y = y[:, 0] if maps and y.ndim == 4 and y.shape[1] == 1 else y
     y = check_maps(y, classes, path, ignore_index) if maps and y.ndim == 3 else check_labels(y, classes, path)
-    if len(x) != len(y):
-        raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
-    return to_images(x), torch.from_numpy(y)
+    return paired(to_images(x), y, path)
 
 
 def read_images(path: Path) -> Tensor:
@@ -122,8 +120,19 @@ def check_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[np
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         row = int(wrong[0])
-        raise FileError(f"{path}: label {labels[row]} in row {row}; the classifier's classes are 0 … {classes - 1}")
+        raise FileError(f"{path}: label {labels[row]} in row {row}; the classes are 0 … {classes - 1}")
     return labels
+
+
+def labelled(x: Tensor, y: NDArray[np.generic], classes: int, path: Path) -> tuple[Tensor, Tensor]:
+    """The images of a file and their labels, one checked class number per image."""
+    return paired(x, check_labels(y, classes, path), path)
+
+
+def paired(x: Tensor, y: NDArray[np.int64], path: Path) -> tuple[Tensor, Tensor]:
+    if len(x) != len(y):
+        raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
+    return x, torch.from_numpy(y)
 
 
 def to_images(x: NDArray[np.generic]) -> Tensor:

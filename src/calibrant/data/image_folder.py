@@ -107,7 +107,7 @@ def read_folders(
 
 
 def channels_and_size(folder: Path, shape: Sequence[int]) -> tuple[int, int]:
-    """Of the square images that a folder gives; any other shape is refused."""
+    """Return (channels, size) of the square images of a folder; any other shape is refused."""
     if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
         raise InputError(f"{folder}: a folder of images gives [1 or 3, size, size], but the model takes {list(shape)}")
     return shape[0], shape[1]
@@ -163,7 +163,9 @@ def match_classes(data: Data, classes: Sequence[str]) -> Data:
 
 
 def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
-    """A user's test set (a file of arrays, a published folder, a folder of classes), numbered as in `classes`.
+    """The items of a user's test set, with labels that are numbers of `classes`.
+
+    The set is a file of arrays, a published folder, or a folder with one sub-folder per class.
 
     CIFAR-10.1 is `cifar10.1_v6_data.npy` with `cifar10.1_v6_labels.npy` (v4 likewise), CIFAR-10.2 `cifar102_test.npz`.
     Image files are brought to `shape`; arrays must have it.

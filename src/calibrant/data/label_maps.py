@@ -27,7 +27,7 @@ COMMON = 255
 
 
 def as_map(label: Any) -> Tensor | None:
-    """[H, W] of whole numbers from a tensor, an array or a PIL image, also as [1, H, W]; None if it is not a map."""
+    """A map of labels [H, W] from a tensor, an array or a PIL image, also of shape [1, H, W]; None if it is no map."""
     try:
         values = label if isinstance(label, Tensor) else torch.as_tensor(_native(np.array(label)))
     except (TypeError, ValueError, RuntimeError):  # a text, ragged lists
@@ -42,7 +42,7 @@ def as_map(label: Any) -> Tensor | None:
 
 
 def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """In this machine's byte order, the only one that torch takes."""
+    """The values in this machine's byte order, the only one that torch accepts."""
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

@@ -7,19 +7,20 @@ data. An npz has x_train, y_train, x_test, y_test, images [N, 28, 28].
 from __future__ import annotations
 
 import gzip
+import math
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from calibrant.data.image_arrays import read_arrays, to_images
+from calibrant.data.image_arrays import check_images, labelled, read_arrays, to_images
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
 from calibrant.types import Split
 
+CLASSES = 10
 IDX_FILES = {
     Split.TRAIN: ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     Split.TEST: ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -42,36 +43,38 @@ def _read_npz(root: Path, file: str) -> Raw:
     held = read_arrays(root / file, ("x_train", "y_train", "x_test", "y_test"))
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
-        parts[split] = Part.of(to_images(held[f"x_{key}"]), torch.from_numpy(held[f"y_{key}"]), split)
+        x = to_images(check_images(held[f"x_{key}"], root / file))
+        parts[split] = Part.of(*labelled(x, held[f"y_{key}"], CLASSES, root / file), split)
     return Raw(parts)
 
 
 def _read_idx_files(root: Path, folder: str, suffix: str) -> Raw:
     parts = {}
     for split, names in IDX_FILES.items():
-        x, y = (read_idx(root / folder / f"{name}{suffix}") for name in names)
-        parts[split] = Part.of(x.unsqueeze(1), y, split)
+        images, labels = (root / folder / f"{name}{suffix}" for name in names)
+        x = to_images(check_images(read_idx(images), images))
+        parts[split] = Part.of(*labelled(x, read_idx(labels), CLASSES, labels), split)
     return Raw(parts)
 
 
-def read_idx(path: Path) -> Tensor:
+def read_idx(path: Path) -> NDArray[np.uint8]:
     with readable(path, "this file"):
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+    start = 4 + 4 * raw[3] if len(raw) >= 4 else 4
+    if len(raw) < start or raw[:3] != b"\0\0\x08":
         raise FileError(f"{path}: not an idx file of unsigned bytes")
-    axes = raw[3]
-    shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
-    data = np.frombuffer(raw, np.uint8, offset=4 + 4 * axes)
-    if data.size != np.prod(shape):
-        raise FileError(f"{path}: {data.size} bytes where the header promises {int(np.prod(shape))}; fetch it again")
-    return torch.from_numpy(data.reshape(shape).copy())
+    shape = [int.from_bytes(raw[i : i + 4], "big") for i in range(4, start, 4)]
+    data = np.frombuffer(raw, np.uint8, offset=start)
+    if data.size != math.prod(shape):
+        raise FileError(f"{path}: {data.size} bytes where the header promises {math.prod(shape)}; fetch it again")
+    return data.reshape(shape).copy()
 
 
 MNIST = DatasetSpec(
     name="mnist",
     title="70,000 handwritten digits of 28 × 28",
     layouts=layouts("mnist"),
-    classes=numbered_classes(10),
+    classes=numbered_classes(CLASSES),
     shape=(1, 28, 28),
     mean=(0.1307,),
     std=(0.3081,),

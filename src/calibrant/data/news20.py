@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,12 +35,13 @@ def read_news(root: Path) -> Raw:
     labels: dict[str, list[int]] = {"train": [], "test": []}
     groups: dict[int, str] = {}
     for number, row in enumerate(_lines(root / FILE), 1):
-        try:
-            texts[row["split"]].append(words(row["text"]))
-            labels[row["split"]].append(int(row["label"]))
-            groups[int(row["label"])] = row["group"]
-        except KeyError as error:
-            raise FileError(f"{root / FILE}: line {number} has no usable {error}") from error
+        match row:
+            case {"split": "train" | "test" as split, "label": int(label), "group": str(group), "text": str(text)}:
+                texts[split].append(words(text))
+                labels[split].append(label)
+                groups[label] = group
+            case _:
+                raise FileError(f"{root / FILE}: line {number} has no usable split, label, group and text")
     known = vocabulary(texts["train"])
     parts = {s: Part.of(encode(texts[s], known), torch.tensor(labels[s]), s) for s in (Split.TRAIN, Split.TEST)}
     return Raw(parts, tuple(groups[label] for label in sorted(groups)))
@@ -64,7 +66,7 @@ def encode(texts: Sequence[Sequence[str]], known: dict[str, int], length: int = 
     return torch.from_numpy(out)
 
 
-def _lines(path: Path) -> Iterable[dict[str, str]]:
+def _lines(path: Path) -> Iterable[Any]:
     with readable(path, "this archive of JSON lines"), lzma.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             yield json.loads(line)

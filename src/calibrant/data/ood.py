@@ -31,12 +31,12 @@ USUAL: dict[str, tuple[str, ...]] = {
     "fashion_mnist": ("mnist",),
     "svhn": ("cifar10",),
 }
-"""Which other data sets are foreign to one (AR §5.5: CIFAR-100 for CIFAR-10)."""
+"""Data set → the data sets that are out of distribution for it (AR §5.5: CIFAR-100 for CIFAR-10)."""
 
 
 @dataclass(frozen=True)
 class OODImages:
-    """OOD images, uint8 [N, C, H, W], and how they were made to fit."""
+    """OOD images, uint8 [N, C, H, W], and a note of how they were brought to that shape."""
 
     name: str
     x: Tensor
@@ -44,7 +44,9 @@ class OODImages:
 
 
 def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
-    """(names of OOD sets for this data set, why others are left out). Held-out classes and another set come first."""
+    """Return (names of OOD sets for this data set, why others are left out).
+
+    Held-out classes come first, then other data sets, then generated images."""
     base, chosen = split_name(data.name)
     names, notes = [], []
     if chosen is not None and base in DATASETS:
@@ -98,7 +100,7 @@ def _decoded(name: str, shape: Sequence[int], n: int) -> OODImages:
 
 
 def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
-    """uint8 images brought to `shape`, and what was done to them."""
+    """Return (uint8 images of this shape, a note of what was done to them)."""
     said = []
     channels, height, width = shape
     if x.shape[1] == 3 and channels == 1:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.errors import FileError, InputError
 from calibrant.types import Split
 
 Size = int | float
@@ -119,6 +119,43 @@ class DatasetSpec:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     sizes: Mapping[str, Size] = field(default_factory=dict)
+
+
+def check_files(raw: Raw, spec: DatasetSpec) -> None:
+    """Refuse files whose items do not have the shape and the classes of the data set that they are said to be."""
+    classes = len(raw.classes or spec.classes)
+    for split, part in raw.parts.items():
+        where = f"the {split} part of {spec.name}"
+        if part.n == 0:
+            raise FileError(f"{where} is empty; fetch its files again")
+        # scenes with a map of labels may have any size
+        shape = spec.shape if part.y.ndim == 1 else (spec.shape[0], *part.y.shape[1:])
+        if part.items is None and part.x.shape != (part.n, *shape):
+            found = f"{len(part.x)} inputs of {list(part.x.shape[1:])} with {part.n} labels"
+            raise FileError(f"{where} holds {found}; expected {list(shape)} and one label each")
+        low, high = int(part.y.min()), int(part.y.max())
+        if high >= classes or low < (0 if part.y.ndim == 1 else -1):
+            wrong = high if high >= classes else low
+            raise FileError(f"{where} has the label {wrong}; its classes are 0 … {classes - 1}")
+
+
+def check_inputs(data: Data) -> None:
+    """Refuse inputs that no training can use: single numbers, items of several sizes, values that are not finite."""
+    if not data.shape:
+        lazy = any(part.items is not None for part in data.splits.values())
+        found = "differ in size; resize them in the Dataset" if lazy else "are single numbers; make them vectors [D]"
+        raise InputError(f"to train on {data.name}, all items must have one shape, but they {found}")
+    for split, part in data.splits.items():
+        if part.items is not None:
+            continue
+        if part.x.shape[1:] != data.shape:
+            sizes = f"{list(part.x.shape[1:])} in the {split} part and {list(data.shape)} in the training part"
+            raise InputError(f"the items of {data.name} are {sizes}; give all parts the same shape")
+        if part.x.is_floating_point():
+            wrong = (~torch.isfinite(part.x)).flatten(1).any(1).nonzero()
+            if len(wrong):
+                place = int(part.index[wrong[0, 0]])
+                raise InputError(f"item {place} of {data.name} ({split}) has NaN or infinity; replace such values")
 
 
 MOST_CLASSES = 1 << 20

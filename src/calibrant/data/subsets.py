@@ -62,7 +62,7 @@ def scaled(sizes: Mapping[str, Size], share: float) -> dict[str, Size]:
 
 
 def complement(text: str, classes: Sequence[str]) -> str | None:
-    """The held-out classes of a subset, as a name that `load` takes; None for a whole data set."""
+    """The name by which `load` reads the held-out classes of a subset; None for a whole data set."""
     name, chosen = split_name(text)
     if chosen is None:
         return None

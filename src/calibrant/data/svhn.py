@@ -8,10 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.data.image_arrays import labelled
 from calibrant.data.records import HELD_OUT, DatasetSpec, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
 from calibrant.types import Split
+
+CLASSES = 10
 
 
 def read_mat(path: Path) -> tuple[Tensor, Tensor]:
@@ -21,11 +24,11 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
         held = loadmat(path, variable_names=("X", "y"))
     if "X" not in held or "y" not in held:
         raise FileError(f"{path}: has no X and y; the 32×32 files of SVHN do (not the full-number archives)")
-    x, y = held["X"], held["y"].reshape(-1).astype(np.int64)
-    if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.shape[3] != y.size:
-        raise FileError(f"{path}: X is {x.shape} for {y.size} labels, expected (32, 32, 3, N)")
-    images = np.ascontiguousarray(x.transpose(3, 2, 0, 1).astype(np.uint8))
-    return torch.from_numpy(images), torch.from_numpy(np.where(y == 10, 0, y))
+    x, y = held["X"], held["y"].reshape(-1)
+    if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
+        raise FileError(f"{path}: X is {x.dtype} {x.shape}, expected bytes (32, 32, 3, N)")
+    images = torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1)))
+    return labelled(images, np.where(y == 10, 0, y), CLASSES, path)
 
 
 SVHN = DatasetSpec(
@@ -39,7 +42,7 @@ SVHN = DatasetSpec(
             "the cropped digits (format 2) of ufldl.stanford.edu/housenumbers",
         ),
     ),
-    classes=numbered_classes(10),
+    classes=numbered_classes(CLASSES),
     shape=(3, 32, 32),
     mean=(0.4377, 0.4438, 0.4728),
     std=(0.1980, 0.2010, 0.1970),

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 from calibrant.data.factory import call_factory
 from calibrant.data.label_maps import as_map
 from calibrant.data.records import Part
-from calibrant.errors import InputError, unknown
+from calibrant.errors import CalibrantError, InputError, unknown
 from calibrant.functional import tensors
 from calibrant.types import Split
 
@@ -42,6 +42,7 @@ def imported(text: str) -> Given | Mapping[str, Given]:
 
 
 def parts_of(given: Given | Mapping[str, Given]) -> dict[Split, Part]:
+    """The parts of a mapping; a single Dataset or pair becomes the train part."""
     named = given if isinstance(given, Mapping) else {"train": given}
     known = [split.value for split in Split if split is not Split.UNKNOWN]
     for name in named:
@@ -51,8 +52,10 @@ def parts_of(given: Given | Mapping[str, Given]) -> dict[Split, Part]:
 
 
 def convert(dataset: Given, split: Split) -> Part:
-    """Reads every item once. Items of equal size are stacked; others stay in the Dataset."""
-    if isinstance(dataset, tuple) and len(dataset) == 2:
+    """A Dataset or a pair of arrays as a part. Items of equal size are stacked; others stay in the Dataset."""
+    if isinstance(dataset, tuple):
+        if len(dataset) != 2:
+            raise InputError(f"{split}: {len(dataset)} arrays; pass a pair (x, y) of inputs and labels")
         dataset = _paired(*dataset, split)
     if not hasattr(dataset, "__len__"):
         raise InputError(f"{type(dataset).__name__} has no length; a data set needs __len__ and __getitem__")
@@ -63,7 +66,13 @@ def convert(dataset: Given, split: Split) -> Part:
     inputs: list[Tensor] = []
     equal = True
     for i in _progress(n, split):
-        x, y = as_item(dataset[i], i)
+        try:
+            item = dataset[i]
+        except CalibrantError:
+            raise
+        except Exception as error:  # the user's code
+            raise InputError(f"item {i} of the {split} data set: {type(error).__name__}: {error}") from error
+        x, y = as_item(item, i)
         _alike(y, labels[0] if labels else y, i, split)
         equal = equal and x.shape == (inputs[0].shape if inputs else x.shape)
         labels.append(y)
@@ -96,9 +105,10 @@ def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
     """One item of a Dataset as a tensor and a class number or a map of class numbers."""
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
+    x = as_tensor(item[0])
     label: int | Tensor
     if (found := as_map(item[1])) is not None:
-        return as_tensor(item[0]), found
+        return x, found
     try:
         label = int(item[1])
         whole = bool(label == item[1]) and label >= 0
@@ -109,7 +119,7 @@ def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
             f"item {place} has the label {_shown(item[1])}; a label is the number of a class, 0, 1, …, "
             "or a map of such numbers [H, W]"
         )
-    return as_tensor(item[0]), label
+    return x, label
 
 
 def _shown(label: Any) -> str:
@@ -121,6 +131,7 @@ def _shown(label: Any) -> str:
 
 
 def as_tensor(x: Any) -> Tensor:
+    """One input as a tensor: an image as [C, H, W], floats as float32."""
     if isinstance(x, Tensor):
         out = x
     elif hasattr(x, "convert"):  # a PIL image: height, width, channels
@@ -129,7 +140,8 @@ def as_tensor(x: Any) -> Tensor:
     else:
         out = torch.as_tensor(np.asarray(x))
     out = out.unsqueeze(0) if out.ndim == 2 else out
-    return out.float() if out.dtype in (torch.float64, torch.float16, torch.bfloat16) else out
+    numbers = out.dtype == torch.long and out.ndim > 1  # only vectors of int64 are tokens
+    return out.float() if numbers or out.dtype in (torch.float64, torch.float16, torch.bfloat16) else out
 
 
 def _progress(n: int, split: Split) -> Any:

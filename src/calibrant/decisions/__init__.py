@@ -1,7 +1,7 @@
-"""Decisions: from honest confidence to a rule with a guarantee. Thresholds, prediction sets, costs.
+"""Decisions: rules with a guarantee, made from honest confidence. Thresholds, prediction sets, costs.
 
-A rule stands after the map and, like a map, is frozen and saved without pickle. A new kind of rule is one file with a
-subclass of `Rule`, and one line in `RULES`.
+A rule comes after the map and, like a map, is frozen and saved without pickle. A new kind of rule is one file with a
+subclass of `Rule`, and one line in `_TABLE`.
 """
 
 from __future__ import annotations

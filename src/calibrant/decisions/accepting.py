@@ -1,4 +1,4 @@
-"""Thresholds for what was asked: the boldest that keeps a risk, the one that accepts a share, or a given one."""
+"""The three ways to a threshold: the boldest that keeps a risk, the one that accepts a share, or a given one."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Items = Ordered | Grouped
 
 @dataclass(frozen=True)
 class Accepting:
-    """Predictions after the map, how sure the promise must be, and for each of what it is made."""
+    """Predictions after the map, and what a promise about a threshold must hold for."""
 
     p: Predictions
     scores: Scores
-    delta: float
-    by: str | None
+    delta: float  # the promise holds with probability 1 − delta
+    by: str | None  # None, "class" or "group": what has a promise of its own
 
     def keeping(self, risk: float, loss: Any) -> Threshold:
-        """The boldest threshold of each cell that keeps the risk."""
+        """The boldest threshold that keeps the risk, for each cell."""
         per_item, scale, p_value, called = losses(self.scores, loss)
         if not 0 < risk < scale:
             raise InputError(f"risk={risk!r} must lie between 0 and the largest loss, {scale:g}")
@@ -67,7 +67,7 @@ class Accepting:
         return threshold.least_risk(lambda risk: items.choose(risk, self.delta).count > 0)
 
     def surest(self, share: float) -> Threshold:
-        """The surest share of each cell. No label was looked at, so the exact bound of accuracy needs no correction."""
+        """Accept the surest share of each cell. No label is used, so the exact bound needs no correction."""
         from scipy.special import betaincinv
 
         ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
@@ -79,7 +79,7 @@ class Accepting:
         return self.rule(found, ordered, names, {"risk": most, "loss": None, "scale": 1.0, "new": new})
 
     def given(self, least: float) -> Threshold:
-        """The threshold that someone chose without these items: exact bounds of accuracy and of coverage."""
+        """A threshold that was chosen without these items, with exact bounds of accuracy and coverage."""
         ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
         found = ordered[0].at(least)
         if not found.count:
@@ -138,16 +138,18 @@ class Accepting:
 
     @property
     def group(self) -> NDArray[np.int64] | None:
-        """The group of each item, where groups are what was drawn: a rule by group counts the items of each."""
+        """The group of each item, if the promise is about groups; None if it is about items."""
         group = units_of(self.p, self.by)
         return None if group is None else group.numpy()
 
     @property
     def units(self) -> int:
+        """The number of groups or items that the promise rests on."""
         return self.p.n if self.group is None else len(np.unique(self.group))
 
     @property
     def kind(self) -> str:
+        """What `units` counts."""
         return "items" if self.group is None else "groups"
 
     @property
@@ -155,14 +157,14 @@ class Accepting:
         return f"{self.p.source}: " if self.p.source else ""
 
     def aim(self, risk: float, called: str | None, up: bool = False) -> str:
-        """What was asked for, or (`up`: rounded to the careful side) what can be had."""
+        """The accuracy or mean loss in words; with `up` it is what can be reached, so it is never rounded up."""
         if called is not None:
             return f"a mean {called} of {risk:.4g}"
         return f"an accuracy of {floor(1 - risk) if up else asked(1 - risk)}"
 
 
 def losses(scores: Scores, loss: Any) -> tuple[Floats, float, Callable[..., Floats], str | None]:
-    """(loss of each item in 0…1, what 1 stands for, the p-value for such losses, its name)."""
+    """Return the loss of each item in 0…1, the loss that 1 stands for, the p-value for such losses, and their name."""
     if loss is None:
         return 1.0 - scores.correct.double().numpy(), 1.0, threshold.binomial_p, None
     values: Tensor = as_tensor(loss, "loss").double()
@@ -179,5 +181,5 @@ def losses(scores: Scores, loss: Any) -> tuple[Floats, float, Callable[..., Floa
     if not bool((values >= 0).all()) or not 0 < scale < float("inf"):
         raise InputError("losses must be finite, 0 or more, and not all 0")
     each = values[scores.labels, scores.predicted].numpy() / scale
-    two = bool(((values == 0) | (values == scale)).all())  # of the table, not of what was seen
+    two = bool(((values == 0) | (values == scale)).all())  # decided by the table, not by the losses that were seen
     return each, scale, threshold.binomial_p if two else threshold.hoeffding_bentkus_p, "loss"

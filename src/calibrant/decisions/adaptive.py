@@ -1,13 +1,13 @@
 """Prediction sets for a stream that drifts: adaptive conformal inference (Gibbs & Candès 2021).
 
-Where items are no longer drawn like those of the calibration, no fixed quantile keeps its coverage. This one moves: the
-set of the next item is made for a coverage of `level`, and once its truth is known
+If items are no longer drawn like those of the calibration, no fixed quantile keeps its coverage. Here the quantile
+moves: the set of the next item is made for a coverage of `level`, and once its truth is known
 
     level ← level + step · (1 if the set missed, else 0) − step · (1 − coverage).
 
 Whatever the stream does, even if an opponent chooses it, the share of misses in T items differs from 1 − coverage by at
-most (max(coverage, 1 − coverage) + step · B) / (step · T), where B is how many items wait for their truth at a time (1:
-every item is learned from before the next). A larger step follows faster, and its sets change more.
+most (max(coverage, 1 − coverage) + step · B) / (step · T), where B is the largest number of items that wait for their
+truth (1 if `update` is called after every item). A larger step follows faster, and its sets change more.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from calibrant.posthoc.map import FittedMap
 
 
 class AdaptiveSets:
-    """`sets = AdaptiveSets(predictions, labels, coverage=0.9)`; then for each item `d = sets(logits)`, and
-    `sets.update(d, labels)` when its truth is known. Items of one call share the level; labels may come late."""
+    """`sets = AdaptiveSets(predictions, labels, coverage=0.9)`, then `d = sets(logits)` for each item, and
+    `sets.update(d, labels)` when its truth is known. The items of one call share the level. Labels may come late.
+    """
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class AdaptiveSets:
         self._own, self._chance = own.numpy(), chance.numpy()
 
     def __call__(self, logits: Any) -> Decisions:
-        q = -torch.inf if self.level <= 0 else torch.inf  # no class, or every class
+        q = -torch.inf if self.level <= 0 else torch.inf  # sets of no class, or of every class
         if 0 < self.level < 1:
             q, _ = quantile(self._own, self._chance, self.level, None)
         full = torch.full((1, 1), q, dtype=torch.float64)
@@ -57,7 +58,7 @@ class AdaptiveSets:
         return self.scorer.up_to(p, full, torch.ones(1, 1)).without(p.logits.isnan().any(-1).cpu())  # type: ignore[union-attr]
 
     def update(self, decisions: Decisions, labels: Any) -> None:
-        """Learn from the truth of items in the order of the stream."""
+        """Learn from the true labels of decided items."""
         y = as_tensor(labels, "labels").long().cpu()
         if decisions.sets is None or y.shape != (len(decisions.sets),):
             raise InputError(f"labels have shape {tuple(y.shape)}; give one for each item of the decisions")

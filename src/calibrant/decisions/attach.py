@@ -1,9 +1,9 @@
-"""`attach(model, rule)`: one `nn.Module` that is the model, the rule's map and the rule; and the same as an ONNX file.
-A fitted map without a rule is attached by `posthoc.attach`.
+"""`attach(model, rule)`: one `nn.Module` of the model, the rule's map and the rule; and the same as an ONNX file.
+`posthoc.attach` attaches a fitted map without a rule.
 
-Its outputs are (predicted, accepted) of a threshold, (predicted, accepted, sets) of prediction sets, (predicted,
-accepted, action) of costs: what `rule(model(x))` decides, computed in float64 whatever the model's precision. A graph
-takes logits alone, so a rule by group and randomised sets, which need more than that, are refused by name.
+The module returns what `rule(model(x))` decides: (predicted, accepted) for a threshold, (predicted, accepted, sets) for
+prediction sets, (predicted, accepted, action) for costs. It computes in float64, whatever the precision of the model. A
+graph reads logits alone, so a rule by group and randomised sets, which need more, are refused.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.decisions.conformal import PredictionSets, alone, scores
-from calibrant.decisions.costs import LeastCost
+from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
 from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
@@ -30,11 +29,7 @@ from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
 
 
 class Deciding(Exact):
-    """Logits [N, K] → what the rule decides."""
-
-    threshold: Tensor  # buffers; a rule has some of them
-    quantile: Tensor
-    costs: Tensor
+    """Logits [N, K] → (predicted, *outputs of the rule)."""
 
     def __init__(self, rule: Rule) -> None:
         if rule.by == "group":
@@ -56,32 +51,23 @@ class Deciding(Exact):
         mapped = self.last(z)
         unknown = logits.isnan().any(-1)
         own: Any = self.last.fitted
-        if isinstance(own, TopLabelMap):  # its confidence, and the label of the logits before it
+        if isinstance(own, TopLabelMap):  # logits cannot carry its confidence, and may have another label
             top = top_of_logits(z)
             confidence = replace(own, **{n: getattr(self.last, n) for n in own.tensors()}).confidence(top)
         else:
             top = top_of_logits(mapped)
             confidence = top.confidence
-        if isinstance(self.rule, PredictionSets):
-            p = torch.softmax(mapped, -1)
-            u = torch.zeros_like(p[:, :1])
-            sets = scores(p, u, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
-            sets = sets | unknown[:, None]
-            return top.predicted, alone(sets, top.predicted), sets
-        if isinstance(self.rule, LeastCost):
-            action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)
-            action = action.masked_fill(unknown, self.rule.abstain)
-            return top.predicted, (action != self.rule.abstain) & ~unknown, action
-        least = self.threshold[top.predicted] if self.rule.by == "class" else self.threshold
-        return top.predicted, (confidence >= least) & ~unknown
+        rule = replace(self.rule, **{name: getattr(self, name) for name in self.rule.tensors()})
+        return top.predicted, *rule.in_graph(mapped, top.predicted, confidence, unknown)
 
 
 def flat(fitted: FittedMap) -> list[FittedMap]:
+    """The maps of a chain of chains, first to last."""
     return [part for m in fitted.maps for part in flat(m)] if isinstance(fitted, Chain) else [fitted]
 
 
 class Decided(nn.Module):
-    """The model, then the rule; with `class_axis` a decision about each pixel."""
+    """The model, then the rule. With `class_axis` it decides about each pixel."""
 
     def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None) -> None:
         super().__init__()
@@ -99,9 +85,10 @@ class Decided(nn.Module):
 
 
 def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None = None) -> nn.Module:
-    """One module: the model, then the fitted map or the rule. The model is not copied.
+    """Return one module: the model, then the fitted map or the rule. The model is not copied.
 
-    With a map it returns calibrated logits, with a rule its decisions. `class_axis` is as in `calibrant.predict`.
+    With a map the module returns calibrated logits, with a rule its decisions. `class_axis` is as in
+    `calibrant.predict`.
     """
     if not isinstance(fitted, Rule):
         return attach_map(model, fitted, class_axis=class_axis)
@@ -110,16 +97,12 @@ def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None
     return Decided(model, fitted, class_axis)
 
 
-def names(rule: Rule) -> list[str]:
-    """Of the outputs."""
-    more = {"sets": ["sets"], "costs": ["action"]}
-    return ["predicted", "accepted", *more.get(rule.kind, [])]
-
-
 def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
-    """Map and rule as one ONNX file: input `x`, the logits [N, K]; kept only if onnxruntime decides as eager does.
+    """Write map and rule as one ONNX file with input `x`, the logits [N, K].
 
-    Where logits moved by 1e-5 of their size are decided otherwise, either answer counts."""
+    The file is kept only if onnxruntime decides as PyTorch does. If logits moved by at most 1e-5 of their size are
+    decided otherwise, either decision counts.
+    """
     from calibrant.posthoc.onnx_export import need_onnx, write_graph
 
     need_onnx()
@@ -132,18 +115,16 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
         wrong = disagreeing(module, example, found)
         return f"onnxruntime decides {wrong} of 64 items differently from eager mode" if wrong else ""
 
-    return write_graph(path, module, example, names(rule), fault)
+    return write_graph(path, module, example, ["predicted", *rule.outputs], fault)
 
 
 def disagreeing(module: nn.Module, x: Tensor, found: Sequence[Tensor]) -> int:
-    """Items that no draw of the moved logits decides like this."""
-    from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE
+    """The number of items that are decided otherwise for every draw of the moved logits."""
+    from calibrant.posthoc.onnx_export import moved
 
-    generator, agreed = torch.Generator().manual_seed(DRAWS), torch.zeros(len(x), dtype=torch.bool)
+    agreed = torch.zeros(len(x), dtype=torch.bool)
     with torch.no_grad():
-        for i in range(DRAWS + 1):
-            noise = 2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1
-            eager = module(x if i == 0 else x.double() * (1 + TOLERANCE * noise))
-            same = [(a == b).reshape(len(x), -1).all(1) for a, b in zip(found, eager, strict=True)]
+        for z in moved(x.double()):
+            same = [(a == b).reshape(len(x), -1).all(1) for a, b in zip(found, module(z), strict=True)]
             agreed |= torch.stack(same).all(0)
     return int((~agreed).sum())

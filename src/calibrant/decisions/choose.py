@@ -1,4 +1,4 @@
-"""`calibrant.decide`: predictions that were not fitted on, and what is wanted → the rule that keeps it on new items."""
+"""`calibrant.decide`: choose a rule on held-out predictions that keeps a promise on new items."""
 
 from __future__ import annotations
 
@@ -47,24 +47,23 @@ def decide(
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Rule:
-    """The rule for one of
+    """Choose the rule for one of these goals:
 
-    * `accuracy`: accept all answers that are right at least this often (`threshold.py`);
-    * `accept`: accept the surest share;
+    * `accuracy`: accept as many answers as possible, of which at least this share is right (`threshold.py`);
+    * `accept`: accept this share of the answers, the surest ones;
     * `threshold`: accept at this confidence or more; it must have been chosen without these items;
-    * `risk`: accept all answers whose mean `loss` is at most this; `loss` is a table [K, K] (label, prediction) or one
-      loss per item in 0…1, and without it a wrong answer costs 1;
+    * `risk`: accept as many answers as possible, whose mean `loss` is at most this. `loss` is a table [K, K] (label,
+      prediction) or one loss per item in 0…1; without it a wrong answer costs 1;
     * `set_coverage`: sets that contain the truth this often, by `method` lac (default), aps, raps (`penalty`, `k_reg`)
       or topk, with conservative or `randomised` ties (`conformal.py`);
-    * `costs`: a table [K, A] of what each action costs for each truth, with the names of the `actions` (`costs.py`).
+    * `costs`: a table [K, A] with the cost of each action for each truth, and the names of the `actions` (`costs.py`).
 
-    `predictions` are `Predictions`, logits beside their `labels`, or a data frame (`labels_key` names its column
-    of labels): items that neither the model nor `map` was fitted on; images of labels come in with `class_axis` and
-    `ignore_index`.
-    `by="class"` or `"group"` keeps the promise in each class or group. Where items come in groups (pixels of images)
-    and the rule is not by group, groups are what counts: the promise is on average over new groups (`grouped.py`).
-    The promise of a threshold holds with probability `guarantee` (0.95); that of sets is on average over calibration
-    sets, unless a `guarantee` is given.
+    `predictions` are `Predictions`, logits with their `labels`, or a data frame whose column `labels_key` holds the
+    labels. Neither the model nor `map` may have been fitted on these items. Images of labels need `class_axis` and
+    `ignore_index`. `by="class"` or `"group"` keeps the promise in each class or group. If items come in groups (pixels
+    of images) and the rule is not by group, the promise is about the average over new groups (`grouped.py`). The
+    promise of a threshold holds with probability `guarantee` (0.95). That of sets is on average over calibration sets,
+    unless a `guarantee` is given.
     """
     axes: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
     p = given_predictions(predictions, labels, labels_key=labels_key, classes=classes, **axes)
@@ -81,7 +80,7 @@ def decide(
 
 
 def chosen(p: Predictions, goal: str, value: Any, given: Mapping[str, Any]) -> Rule:
-    """The rule for a goal and the settings given with it, both checked, from predictions behind the map."""
+    """Choose the rule from predictions after the map. The goal and its settings are checked already."""
     if goal == "set_coverage":
         return choose_sets(p, value, **given)
     if goal == "costs":
@@ -95,7 +94,7 @@ def chosen(p: Predictions, goal: str, value: Any, given: Mapping[str, Any]) -> R
 
 
 def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """The goal that was said, with its value and the settings beside it checked."""
+    """Return the name of the goal that was given, and check its value and the settings beside it."""
     said = [name for name, value in goals.items() if value is not None]
     if len(said) != 1:
         raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
@@ -111,7 +110,7 @@ def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def behind_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tuple[Predictions, bool]:
-    """(predictions after the map, whether items that may not be were used all the same, because the caller said so)."""
+    """Return the predictions after the map, and whether forbidden items were used because of `allow_reuse`."""
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
     reused = refuse_reuse(mapped, allow_reuse=True)
@@ -131,7 +130,7 @@ SETTINGS = {
     "set_coverage": ("guarantee", "by", "method", "randomised", "penalty", "k_reg"),
     "costs": ("actions",),
 }
-"""Goal → what else may be said with it."""
+"""Goal → the settings that may be given with it."""
 
 
 def _record(p: Predictions, settings: Mapping[str, Any]) -> dict[str, Any]:

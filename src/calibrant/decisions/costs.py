@@ -1,9 +1,9 @@
-"""The action of least expected cost: argmin_a Σ_k p_k C[k, a], C[k, a] what action a costs when the truth is k.
+"""The action of least expected cost: argmin_a Σ_k p_k C[k, a], where C[k, a] is the cost of action a if the truth is k.
 
 It is the best rule if the probabilities are right (Elkan 2001), so it belongs after a map. An action called `abstain`
 hands the item to a person. No label is used to choose the rule, so its mean cost over the items is an honest estimate
-of what it costs on new ones; it is compared, item by item, with what people do today: act on the likeliest class, or,
-where abstaining is allowed, do so when confidence reaches a threshold (the best one in hindsight).
+of its cost on new ones. It is compared, item by item, with what people do today: they act on the likeliest class, or,
+if there is an action `abstain`, they act if the confidence reaches a threshold (here the best one in hindsight).
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ ABSTAIN = "abstain"
 
 @dataclass(frozen=True, eq=False)
 class LeastCost(Rule):
-    """`costs` [K, A]: what each action costs for each truth."""
+    """The cheapest action. `costs` [K, A] holds the cost of each action for each truth."""
 
     costs: Tensor
     actions: tuple[str, ...]
     kind: ClassVar[str] = "costs"
+    outputs: ClassVar[tuple[str, ...]] = ("accepted", "action")
 
     def decide(self, p: Predictions) -> Decisions:
         assert p.logits is not None
@@ -45,6 +46,14 @@ class LeastCost(Rule):
             parts.append((torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1) @ self.costs).argmin(1))
         action = torch.cat(parts)
         return Decisions(accepted=action != self.abstain, predicted=top_of(p).predicted.cpu(), action=action)
+
+    def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:
+        action = (torch.softmax(logits, -1) @ self.costs).argmin(-1).masked_fill(unknown, self.abstain)
+        return (action != self.abstain) & ~unknown, action
+
+    @property
+    def formula(self) -> str:
+        return "p = softmax(z'); action = argmin_a Σ_k p_k costs_ka; accept if it is not abstain"
 
     @property
     def abstain(self) -> int:
@@ -67,7 +76,7 @@ def shown(e: dict[str, float]) -> str:
 
 
 def cost_table(costs: Any, actions: Sequence[str] | None, p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
-    """The table and the names of its columns, checked; columns of a square table are classes unless they are named."""
+    """Return the checked table and the names of its columns; the columns of a square table are classes by default."""
     where = f"{p.source}: " if p.source else ""
     if p.logits is None:
         raise InputError(f"{where}costs need the probabilities of all classes, and this is a top-1 set")
@@ -87,19 +96,19 @@ def cost_table(costs: Any, actions: Sequence[str] | None, p: Predictions) -> tup
 
 
 def choose_costs(p: Predictions, costs: Any, actions: Sequence[str] | None) -> LeastCost:
-    """The rule, and what it costs on these items beside today's rules."""
+    """The rule, with its cost on these items beside that of today's rules."""
     table, names = cost_table(costs, actions, p)
     rule = LeastCost(table, names)
     return replace(rule, record=FitRecord(certificate=compared(rule, p)))
 
 
 def compared(rule: LeastCost, p: Predictions) -> dict[str, Any]:
-    """Mean cost with interval of the rule and of today's rules, and what the rule saves, item by item."""
+    """The mean cost of the rule, of today's rules and of what the rule saves per item, each with its interval."""
     d = rule.decide(p)
     assert d.action is not None
     labels = p.labels.cpu()
     cost = rule.costs[labels, d.action]
-    best = rule.costs.argmin(1)  # of each class, if it were surely the truth
+    best = rule.costs.argmin(1)  # the action for each class if that class is certain
     plain = rule.costs[labels, best[d.predicted]]
     found = {"cost": cost, "argmax": plain, "saved": plain - cost}
     if rule.abstain >= 0:
@@ -109,7 +118,7 @@ def compared(rule: LeastCost, p: Predictions) -> dict[str, Any]:
 
 
 def _thresholded(act: Tensor, abstain: Tensor, confidence: Tensor) -> Tensor:
-    """Cost of each item under the threshold that is best for these very items."""
+    """The cost of each item under the threshold that is best for these very items."""
     order = confidence.argsort(descending=True, stable=True)
     accepted = torch.cat([torch.zeros(1, dtype=act.dtype), (act - abstain)[order].cumsum(0)])
     last = torch.ones(len(act) + 1, dtype=torch.bool)

@@ -1,10 +1,9 @@
 """`export(map or rule, path)` for other programs: a formula with its numbers (.json), or a graph (.onnx).
 
-Of a rule, the map's formula stands in front.
-
 `rule_to_json(rule)` gives `{"format", "version", "rule", "classes", "map", "formula", "parameters", "by", "groups",
-"promise"}`. The formula reads z', the map's output (`posthoc/export.py`), or the logits where `map` is null. An
-infinite threshold or quantile is null: nothing is accepted, or every class is in the set.
+"promise"}`. The formula reads z', the output of `map` (`posthoc/export.py`), or the logits if `map` is null. By class,
+the formula of a threshold takes the number of the predicted class, and that of sets the number of class k. An infinite
+threshold (nothing is accepted) or quantile (every class is in the set) is null.
 """
 
 from __future__ import annotations
@@ -25,18 +24,6 @@ from calibrant.posthoc.onnx_export import write_map_onnx
 from calibrant.types import jsonable
 
 FORMAT, VERSION = "calibrant rule form", 1
-
-ORDER = "p = softmax(z'); classes in falling order of p, ties by number"
-FORMULAS = {
-    "threshold": "p = softmax(z'); a = argmax p; accept if p_a ≥ threshold",
-    "lac": "p = softmax(z'); the set holds k if 1 − p_k ≤ quantile",
-    "aps": f"{ORDER}; c_k = Σ_j p_j over the classes before k; the set holds k if c_k ≤ quantile",
-    "raps": f"{ORDER}; c_k = Σ_j p_j over the classes before k; o_k the place of k from 1; "
-    "the set holds k if c_k + penalty max(0, o_k − k_reg) ≤ quantile",
-    "topk": f"{ORDER}; o_k the place of k from 1; the set holds k if o_k ≤ quantile",
-    "costs": "p = softmax(z'); action = argmin_a Σ_k p_k costs_ka; accept if it is not abstain",
-}
-"""Kind of rule, or method of sets → formula. By class: the number of the predicted class, or of class k in a set."""
 
 
 def export(fitted: FittedMap | Rule, path: str | PathLike[str]) -> Path:
@@ -68,7 +55,7 @@ def rule_to_json(rule: Rule) -> dict[str, Any]:
             "rule": rule.kind,
             "classes": rule.record.k,
             "map": None if rule.map is None else map_to_json(rule.map),
-            "formula": FORMULAS[rule.method if isinstance(rule, PredictionSets) else rule.kind],
+            "formula": rule.formula,
             "parameters": {name: v.tolist() if name in tensors else v for name, v in parameters.items()},
             "by": rule.by,
             "groups": list(rule.groups),

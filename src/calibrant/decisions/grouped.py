@@ -1,14 +1,16 @@
-"""Thresholds where items come in groups (the pixels of an image, the frames of a sequence): groups are what is drawn.
+"""Thresholds for items that come in groups (the pixels of an image, the frames of a sequence).
 
-Items of one group depend on each other, so what is promised and tested is about groups. The loss of a group at a
-threshold is the mean loss of its accepted items; at a fixed threshold, the losses of the groups where something is
-accepted are independent draws in [0, 1], and Hoeffding–Bentkus's p-value is valid for "their mean is above the risk".
+Items of one group depend on each other, and only groups are independent draws. So promises and tests are about groups.
+The loss of a group at a threshold is the mean loss of its accepted items. At a fixed threshold, the losses of the
+groups in which something is accepted are independent draws in [0, 1], and the p-value of Hoeffding–Bentkus is valid for
+"their mean is above the risk".
 
-* `--accuracy` and `--risk`: the thresholds are the same for all data, so that each test is exact. They are tested from
-  the safest to the boldest by the fallback procedure (`threshold.py`), which needs no more than that: learn then test
-  (Angelopoulos 2021). No shape of the errors is assumed.
-* `--accept`: the threshold is a quantile of all confidences, and the bound treats it as given. No label is looked at,
-  but items of a group share their errors with the threshold, so this bound is approximate, and the sentence says so.
+* `--accuracy` and `--risk`: the candidate thresholds are the same for all data, so each test is exact. The fallback
+  procedure (`threshold.py`) tests them from the safest to the boldest (learn then test, Angelopoulos 2021). It assumes
+  nothing about the shape of the errors.
+* `--accept`: the threshold is a quantile of all confidences, and the bound treats it as given. No label is used, but
+the
+  threshold depends on the same groups, so this bound is approximate, and the sentence of the rule says so.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from calibrant.decisions.threshold import Chosen, Ordered, hoeffding_bentkus_p, 
 from calibrant.functional.binomial import Floats
 
 DOUBT = np.geomspace(1e-6, 1, 121)
-"""1 − threshold of each candidate: twenty to the power of ten."""
+"""1 − threshold of each candidate, twenty per power of ten."""
 THRESHOLDS = (1 - DOUBT).round(9)
 STARTS = (1e-2, 1e-1, 1e-3, 1.0)
-"""Where δ enters; the first of them if there are too few groups for all."""
+"""The values of 1 − threshold where δ enters. With too few groups for all, only the first ones are used."""
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Items of one class, or all: confidence, loss in 0…1 and the group of each, numbered from 0."""
+    """The items of one class, or all items: confidence, loss in 0…1, and group (numbered from 0) of each."""
 
     confidence: Floats
     loss: Floats
@@ -43,11 +45,11 @@ class Grouped:
 
     @cached_property
     def tested(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-        """The table at all candidates; it does not depend on the risk."""
+        """The table at all candidates, which does not depend on the risk."""
         return self.table(THRESHOLDS)
 
     def table(self, thresholds: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-        """At each of falling thresholds: the total loss of groups, how many accept something, accepted items."""
+        """For falling thresholds: the total loss of groups, how many groups accept something, and accepted items."""
         if not len(self.confidence):
             nothing = np.zeros(len(thresholds), np.int64)
             return nothing.astype(float), nothing, nothing
@@ -62,7 +64,7 @@ class Grouped:
         return mean.sum(0), (accepted > 0).sum(0), accepted.sum(0)
 
     def choose(self, risk: float, delta: float) -> Chosen:
-        """The boldest threshold that passes."""
+        """The boldest threshold that passes its test."""
         most = max((j for j in range(1, len(STARTS) + 1) if (1 - risk) ** self.units <= delta / j), default=0)
         if most == 0:
             return Chosen()
@@ -77,7 +79,7 @@ class Grouped:
         return Chosen(float(THRESHOLDS[i]), int(count[i]), float(total[i]), int(accepted[i]))
 
     def bound(self, chosen: Chosen, delta: float) -> float:
-        """The most that the mean loss of groups can be."""
+        """The upper bound of the mean loss of groups."""
         total, count = np.array([chosen.total]), np.array([chosen.count])
         return least_risk(lambda risk: float(hoeffding_bentkus_p(total, count, risk)[0]) <= delta)
 

@@ -1,12 +1,12 @@
-"""What a rule does to other items than those it was chosen on, each share with its interval. Is its promise broken?
+"""Judge a rule on other items than those it was chosen on: shares with intervals, and whether its promise is broken.
 
-A promise counts as broken where so few hits would be rarer than 2.5% if it were kept: hits are binomial with at least
-the promised share; of sets without a `guarantee`, whose promise is on average over calibration sets, they are
-beta-binomial with the Beta distribution of coverage given the n items of the choice. A rule by class or group is tested
-in each, with the 2.5% divided among them.
+A promise counts as broken if so few hits had a probability below 2.5% if it were kept. Hits are binomial with at least
+the promised share. For sets without a `guarantee`, whose promise is on average over calibration sets, they are
+beta-binomial, with the Beta distribution of the coverage given the n items of the choice. A rule by class or group is
+tested in each, with the 2.5% divided among them.
 
-Where items come in groups and the rule is not by group, every share is the mean over groups of the share in each. That
-is what a rule that was chosen on groups promises, and `below` tests it; the same test serves the mean of losses. A rule
+If items come in groups and the rule is not by group, every share is the mean over groups of the share in each. A rule
+that was chosen on groups promises this mean, and `below` tests it; the same test serves mean losses. A rule that was
 chosen on items is not judged on groups, nor the other way round: the numbers are shown without a verdict.
 """
 
@@ -30,20 +30,20 @@ from calibrant.posthoc.crossval import mean_of
 from calibrant.types import Estimate, Predictions
 
 SHOWN = 12
-"""Sizes of sets, and classes, that a table shows one by one."""
+"""A table shows this many sizes of sets, or classes, one by one."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """`estimates` by name, `tables` of rows by name, and one sentence: was the promise kept?"""
+    """Estimates by name, tables of rows by name, and one sentence that says whether the promise was kept."""
 
     sentence: str
     estimates: Mapping[str, Estimate]
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     reused: bool = False
-    promise: tuple[str, float] | None = None  # the estimate that it is about, and what was promised at least
+    promise: tuple[str, float] | None = None  # the name of an estimate, and the least value that was promised
     broken: bool | None = None
-    """Whether the items contradict the promise; None: nothing is promised, or there is no verdict."""
+    """Whether the items contradict the promise; None if nothing is promised, or if there is no verdict."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -55,7 +55,7 @@ class Judgement:
 
 
 def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement:
-    """The rule on these items, which must not be those it was chosen on."""
+    """Judge the rule on these items, which must not be those it was chosen on."""
     rule.refuse_reuse(p, allow_reuse)
     after = rule.mapped(p)
     d = rule.decide(after)
@@ -76,8 +76,9 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
         return Judgement(said, costs | estimates, reused=allow_reuse)
     c = rule.record.certificate
     said = f"{percent(estimates['accepted'].value or 0)} of items are accepted"
+    if not isinstance(rule, Threshold):
+        return Judgement(said, estimates, reused=allow_reuse)
     if c["loss"] is not None:
-        assert isinstance(rule, Threshold)
         return _loss(rule, p, d, Judgement(said, estimates, reused=allow_reuse))
     cells = Cells.of(rule, p, d.predicted)
     tables = {}
@@ -92,7 +93,7 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
 
 
 def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgement:
-    """The mean loss of the accepted, where the rule has the table of losses."""
+    """Add the mean loss of the accepted, if the rule has a table of losses."""
     if not rule.loss.numel() or not bool(d.accepted.any()):
         return j
     c = rule.record.certificate
@@ -108,14 +109,14 @@ def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgem
 
 @dataclass(frozen=True)
 class Cells:
-    """The items of each class or group that the rule has a number for, or all; the n that each was chosen on."""
+    """The parts of the items that have a promise of their own: the classes, the groups, or all items as one part."""
 
     cell: Tensor
     names: tuple[str, ...]
-    chosen_on: Sequence[int] | None  # None: nothing is promised on average
+    chosen_on: Sequence[int] | None  # items of the choice in each part, if the promise is on average over choices
     coverage: float
-    group: Tensor | None  # of each item, where groups are what was drawn
-    comparable: bool  # both the rule was chosen, and is judged, on groups, or neither
+    group: Tensor | None  # the group of each item, if the promise is about groups
+    comparable: bool  # the rule was chosen on groups and is judged on groups, or neither
 
     @classmethod
     def of(cls, rule: Rule, p: Predictions, classes: Tensor) -> Cells:
@@ -130,19 +131,19 @@ class Cells:
         return cls(rule.cell(p, classes.cpu()), names, sizes or None, c.get("coverage", 0.0), group, same)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, which items)."""
+        """Yield the name of each part that occurs, and which items are in it."""
         for i in torch.unique(self.cell).tolist():
             yield self.names[i], self.cell == i
 
     def broken(self, hits: Tensor, among: Tensor, promised: float) -> bool | None:
-        """Whether some cell has too few hits (in 0…1); None: no verdict."""
+        """Whether a part has too few hits (in 0…1); None if there is no verdict."""
         if not self.comparable:
             return None
         present = torch.unique(self.cell[among]).tolist()
         return any(self.chance(i, hits, among & (self.cell == i), promised) < 0.025 / len(present) for i in present)
 
     def chance(self, i: int, hits: Tensor, those: Tensor, promised: float) -> float:
-        """Of so few hits in a cell, if its promise were kept."""
+        """The probability of so few hits in part i if its promise were kept."""
         from scipy.stats import betabinom, binom
 
         n = None if self.chosen_on is None else self.chosen_on[i]
@@ -158,10 +159,11 @@ class Cells:
 
 
 def below(values: Tensor, promised: float, chosen_on: int | None) -> float:
-    """P-value of “their mean is at least this” for independent values in 0…1 (Student's test).
+    """P-value of “the mean is at least what was promised” for independent values in 0…1 (Student's test).
 
-    One further value of 1 stands for what was not seen: without it, two values of 0 would prove anything. What is
-    promised on average over choices on `chosen_on` values spreads by those too."""
+    A further value of 1 stands for what was not seen: without it, two values of 0 would prove anything. A promise that
+    is on average over choices on `chosen_on` values also varies with these.
+    """
     from scipy.stats import t
 
     x = np.append(values.numpy(), 1.0)
@@ -216,7 +218,7 @@ def group_of(p: Predictions, which: Tensor) -> Tensor | None:
 
 
 def over_groups(values: Tensor, group: Tensor | None) -> Estimate:
-    """The mean with its normal interval, of items or of the means of groups."""
+    """The mean over items, or over the means of groups, with its normal interval."""
     return mean_of(values if group is None else group_means(values, group), None)
 
 
@@ -228,7 +230,7 @@ def group_means(values: Tensor, group: Tensor) -> Tensor:
 
 
 def share(hits: Tensor, group: Tensor | None = None) -> Estimate:
-    """The share of True with Clopper–Pearson's interval, or the mean share of groups with a normal one."""
+    """The share of True with its Clopper–Pearson interval, or the mean share of groups with a normal interval."""
     if not len(hits):
         return Estimate(None, reason="no such item")
     if group is not None:
@@ -246,7 +248,7 @@ VERDICT = {
 
 
 def _kept(j: Judgement, what: str) -> Judgement:
-    """With whether the items contradict the promise in its sentence."""
+    """Add to the sentence whether the items contradict the promise."""
     assert j.promise is not None
     seen, promised = j.estimates[j.promise[0]], asked(j.promise[1])
     if seen.value is None or seen.low is None or seen.high is None:

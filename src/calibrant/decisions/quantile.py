@@ -1,10 +1,10 @@
-"""Which score is the quantile of prediction sets: of independent items, or of groups of items that are.
+"""The quantile of prediction sets, for independent items or for independent groups of items.
 
-Where items come in groups that are exchangeable (images), and the items of one are not, an item of a group of m counts
-1/m, and q is the smallest with (G + 1)(1 − α) of the G groups at or below it: the share of misses in a new group is at
-most α on average (conformal risk control, Angelopoulos 2024; one item in each group: the r of `conformal.py`).
-`guarantee` asks for the smallest q whose mean share of misses passes Hoeffding–Bentkus's test: shares only fall as q
-grows, so the search costs nothing (Bates 2021).
+If groups are exchangeable (images) but the items of a group are not, an item of a group of m counts 1/m, and q is the
+smallest score with (G + 1)(1 − α) of the G groups at or below it. Then the share of misses in a new group is at most α
+on average (conformal risk control, Angelopoulos 2024). With one item in each group this is the r of `conformal.py`.
+`guarantee` asks for the smallest q whose mean share of misses passes the test of Hoeffding–Bentkus. Shares only fall as
+q grows, so the search needs no correction (Bates 2021).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calibrant.posthoc.map import FitRecord
 from calibrant.types import Predictions
 
 SIZED = 100_000
-"""Items, evenly spaced, whose sets are made to say how large sets are."""
+"""The mean size of sets is that of at most this many items, evenly spaced."""
 
 
 def choose_sets(
@@ -38,7 +38,7 @@ def choose_sets(
     penalty: float | None = None,
     k_reg: int | None = None,
 ) -> PredictionSets:
-    """The quantiles of predictions that the map has been applied to."""
+    """Choose the quantiles on predictions that the map has been applied to."""
     from scipy.special import betaincinv
 
     draft = scorer(p, method, randomised, penalty, k_reg)
@@ -79,7 +79,7 @@ def choose_sets(
 
 
 def say_too_few(p: Predictions, few: list[str], sizes: list[int], by: str | None, promised: str, least: int) -> None:
-    """An error where no cell has enough, a warning where some have too few."""
+    """Raise an error if no cell has enough items, and warn if some have too few."""
     where, grouped = f"{p.source}: " if p.source else "", units_of(p, by) is not None
     kind = "groups" if grouped else "items"
     if len(few) == len(sizes):
@@ -93,7 +93,7 @@ def say_too_few(p: Predictions, few: list[str], sizes: list[int], by: str | None
 
 
 def place(n: int, coverage: float, guarantee: float | None) -> int:
-    """r: which of n scores in rising order is the quantile; more than n if there are too few."""
+    """r, the rank of the quantile among n scores in rising order. It is larger than n if there are too few scores."""
     if guarantee is None:
         return max(1, int(np.ceil((n + 1) * coverage - 1e-9)))
     from scipy.stats import binom
@@ -102,7 +102,7 @@ def place(n: int, coverage: float, guarantee: float | None) -> int:
 
 
 def needed(coverage: float, guarantee: float | None) -> int:
-    """The fewest items that allow the promise."""
+    """The smallest number of items that allows the promise."""
     if guarantee is None:
         return int(np.ceil(coverage / (1 - coverage) * (1 - 1e-9)))
     return int(np.ceil(np.log(1 - guarantee) / np.log(coverage) - 1e-9))
@@ -111,7 +111,7 @@ def needed(coverage: float, guarantee: float | None) -> int:
 def quantile(
     score: Floats, u: Floats, coverage: float, guarantee: float | None, group: NDArray[np.int64] | None = None
 ) -> tuple[float, float]:
-    """(q, u of the item that it came from); infinite where there are too few."""
+    """Return q and the u of the item that it came from. q is infinite if there are too few items."""
     if group is not None:
         return _quantile_of_groups(score, u, coverage, guarantee, group)
     r = place(len(score), coverage, guarantee)
@@ -128,7 +128,7 @@ def _quantile_of_groups(
     order = np.lexsort((u, score))
     size = np.bincount(group)
     count = int((size > 0).sum())
-    held = np.cumsum(1 / size[group[order]])  # groups, in parts, at this score or below
+    held = np.cumsum(1 / size[group[order]])  # number of groups at this score or below, counted in shares
     if guarantee is None:
         enough = held >= (count + 1) * coverage - 1e-9 * (count + 1)
     else:

@@ -1,8 +1,8 @@
-"""A rule: what to do with each item, from its logits. Like a map it is frozen, and saved without pickle.
+"""A rule decides what to do with each item, from its logits. Like a map it is frozen, and saved without pickle.
 
-A subclass is a frozen dataclass of tensors (its numbers) and plain JSON values (its settings); it writes `decide`. The
-map in front, if there is one, belongs to the rule: map and rule are one artefact. A rule may have one number for all
-items, one for each class, or one for each group of items (`by`).
+A subclass is a frozen dataclass of tensors (its numbers) and plain JSON values (its settings). It writes `decide`,
+`sentence`, and for export `in_graph` and `formula`. A map in front belongs to the rule and is saved with it. A rule may
+have one number for all items, one for each class, or one for each group of items (`by`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from calibrant.posthoc.map import FitRecord, FittedMap
 from calibrant.types import Predictions
 
 LARGE = 0.2
-"""Share of the items of the choice among those of the judgement from which on judging is refused."""
+"""Judging is refused if at least this share of the items that the rule was chosen on is among the judged items."""
 
 
 @dataclass(frozen=True)
 class Decisions(Shown):
-    """One entry per item. `sets` and `action` are None where the rule has none."""
+    """One entry per item. `sets` and `action` are None if the rule has none."""
 
     accepted: Tensor  # bool: act on the answer; False: hand it to a person
     predicted: Tensor  # the likeliest class
     sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
-    action: Tensor | None = None  # index into the rule's actions; −1: none is known
+    action: Tensor | None = None  # index into the rule's actions; −1 for an item whose logits are NaN
 
     def _shown(self) -> tuple[str, Rows]:
         n = self.accepted.numel()
@@ -52,13 +52,13 @@ class Decisions(Shown):
         return title, rows
 
     def reshaped(self, shape: Sequence[int], class_axis: int) -> Decisions:
-        """Of rows that were pixels: one entry per pixel, the classes of a set where those of the logits were."""
+        """Turn rows back into pixels: one entry per pixel, with the classes of a set at the axis of the logits."""
         action = None if self.action is None else self.action.reshape(shape)
         sets = None if self.sets is None else classes_back(self.sets.reshape(*shape, -1), class_axis)
         return Decisions(self.accepted.reshape(shape), self.predicted.reshape(shape), sets, action)
 
     def without(self, unknown: Tensor, abstain: int = -1) -> Decisions:
-        """Items whose logits are NaN are handed to a person, and their sets hold every class."""
+        """Hand the `unknown` items, whose logits are NaN, to a person; their sets hold every class."""
         if not bool(unknown.any()):
             return self
         sets = None if self.sets is None else self.sets | unknown[:, None]
@@ -68,10 +68,11 @@ class Decisions(Shown):
 
 @dataclass(frozen=True, eq=False)
 class Rule(Shown):
-    """Abstract: add numbers and settings as fields, write `decide` and `sentence`."""
+    """Abstract: add numbers and settings as fields, and write `decide`, `sentence`, `in_graph` and `formula`."""
 
     kind: ClassVar[str]
     needs_logits: ClassVar[bool] = True
+    outputs: ClassVar[tuple[str, ...]] = ("accepted",)  # names of what `in_graph` returns
     map: FittedMap | None = field(default=None, kw_only=True)
     by: str | None = field(default=None, kw_only=True)  # None, "class" or "group": what has a number of its own
     groups: tuple[str, ...] = field(default=(), kw_only=True)
@@ -81,9 +82,18 @@ class Rule(Shown):
         """Decisions about predictions that the map has been applied to."""
         raise TypeError(f"{type(self).__name__} must define decide")
 
+    def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:
+        """`outputs` for mapped logits [N, K], in tensor operations that can be exported; `unknown` logits were NaN."""
+        raise TypeError(f"{type(self).__name__} must define in_graph")
+
+    @property
+    def formula(self) -> str:
+        """The rule in words and symbols, for a program in another language. z' are the mapped logits."""
+        raise TypeError(f"{type(self).__name__} must define formula")
+
     @property
     def abstain(self) -> int:
-        """Index of the action that hands an item to a person; −1 if there is none."""
+        """The index of the action that hands an item to a person; −1 if there is none."""
         return -1
 
     @property
@@ -92,32 +102,35 @@ class Rule(Shown):
         raise TypeError(f"{type(self).__name__} must define sentence")
 
     def __call__(self, logits: Any, *, group: Any = None, class_axis: int | None = None) -> Decisions:
-        """Decisions about logits, [N, K] or [M, N, K] for members; a rule by group needs each item's `group`.
+        """Decide about logits, [N, K] or [M, N, K] for members. A rule by group needs the `group` of each item.
 
-        With `class_axis` about each pixel: of [N, K, H, W] (1), decisions [N, H, W] and sets [N, K, H, W]."""
+        With `class_axis` it decides about pixels: class_axis=1 takes [N, K, H, W], and gives decisions [N, H, W] and
+        sets [N, K, H, W].
+        """
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
         if class_axis is not None:
             last = classes_last(z, class_axis, "logits")
             return self(last.reshape(-1, last.shape[-1]), group=group).reshaped(last.shape[:-1], class_axis)
         if z.ndim not in (2, 3):
             raise InputError(
-                f"logits have shape {tuple(z.shape)}; a rule takes [N, K], [M, N, K] for members, or with class_axis=1 "
-                "[N, K, H, W]"
+                f"logits have shape {tuple(z.shape)}; a rule takes [N, K], [M, N, K] for members, or [N, K, H, W] with "
+                "class_axis=1"
             )
         if z.shape[-1] > 1 and look_like_probabilities(z, binary=False):
             warn("these logits look like probabilities; if they are, the rule decides wrongly: pass their logarithms")
         ids, names = numbered_groups(group, z.shape[-2])
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
-        # an origin spares the map the hash of the logits, which only a report would look at
+        # an origin saves the map from hashing the logits, which only a report needs
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        unknown = z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu()  # NaN is the largest
+        unknown = z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu()  # amax is NaN if any logit is
         return found.without(unknown, self.abstain)
 
     def decisions(self, p: Predictions) -> Decisions:
-        """Decisions about predictions as they are before the map."""
+        """Decisions about predictions that the map has not been applied to."""
         return self.decide(self.mapped(p))
 
     def mapped(self, p: Predictions) -> Predictions:
+        """The predictions after the map, checked: they must be of the classes that the rule was chosen for."""
         where = f"{p.source}: " if p.source else ""
         if p.logits is None and self.needs_logits:
             raise InputError(
@@ -132,7 +145,7 @@ class Rule(Shown):
         return p if self.map is None else self.map.predictions(p)
 
     def cell(self, p: Predictions, predicted: Tensor) -> Tensor:
-        """[N]: which of the rule's numbers is an item's; `predicted` where the rule is by class."""
+        """[N]: the index of each item's number in the rule, which is its `predicted` class if the rule is by class."""
         if self.by == "class":
             return predicted
         if self.by is None:
@@ -152,7 +165,7 @@ class Rule(Shown):
         return torch.tensor([place.get(name, -1) for name in names])[p.group.cpu()]
 
     def refuse_reuse(self, p: Predictions, allow_reuse: bool = False) -> None:
-        """Judging a rule on the items it was chosen on is an error."""
+        """Refuse to judge the rule on items that it was chosen on, or that its map was fitted on."""
         if allow_reuse:
             return
         own = p.origin or p.fingerprint()
@@ -173,7 +186,7 @@ class Rule(Shown):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`: what it is, its numbers and what it promises."""
+        """The kind of rule, its numbers and what it promises, for `--json`."""
         return {
             "rule": self.kind,
             "sentence": self.sentence,
@@ -193,7 +206,7 @@ class Rule(Shown):
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the rule and its map to a folder, whole or not at all; `calibrant.load(folder)` restores it."""
-        from calibrant.decisions.storage import save  # storage restores rules, so it stands right of them
+        from calibrant.decisions.storage import save  # imported here, because storage imports this module
 
         return save(self, folder)
 
@@ -204,40 +217,41 @@ def group_names(p: Predictions) -> tuple[str, ...]:
 
 
 def percent(share: float) -> str:
-    """What was seen, one decimal: 78.2%."""
+    """A measured share with one decimal: 78.2%."""
     return f"{100 * share:.1f}%"
 
 
 def asked(share: float) -> str:
-    """What a user asked for, all its digits: 99.95%."""
+    """A share that a user asked for, with all its digits: 99.95%."""
     return f"{100 * share:.6g}%"
 
 
 def floor(share: float) -> str:
-    """A lower bound, never rounded up: 93.17%."""
+    """A lower bound, which is never rounded up: 93.17%."""
     return asked(math.floor(share * 1e4 + 1e-7) / 1e4)
 
 
 def probability(name: str, value: Any) -> float:
-    """The number, checked to lie in (0, 1)."""
+    """Check that the number lies in (0, 1)."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InputError(f"{name}={value!r} must lie between 0 and 1, such as 0.95")
     return float(value)
 
 
 def units_of(p: Predictions, by: str | None) -> Tensor | None:
-    """The group of each item where groups were drawn, each with its items; None where items were.
+    """The group of each item, if the promise is about groups; None if it is about items.
 
-    A rule by group makes its promise about the items of each group, and counts those."""
+    A rule by group makes its promise about the items of each group, so it counts items.
+    """
     return None if p.group is None or by == "group" else p.group.cpu()
 
 
 KNOWN_GROUPS = "; if these groups are known and come again, make a promise for each (by='group', --by group)"
-"""What to add where groups are too few."""
+"""What a message adds if there are too few groups."""
 
 
 def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """([N] cell of each item, names of the cells) at choice time."""
+    """The cell of each item [N] and the names of the cells, when a rule is chosen: one cell has one number."""
     if by is None:
         return torch.zeros(p.n, dtype=torch.long), ("",)
     if by == "class":

@@ -30,7 +30,7 @@ def save(rule: Rule, folder: str | PathLike[str]) -> Path:
 
 
 def load(folder: str | PathLike[str]) -> FittedMap | Rule:
-    """The fitted map or the rule of a folder, checked against its hashes."""
+    """Read the fitted map or the rule of a folder and check it against its hashes."""
     path = Path(folder)
     if not ((path / LAYOUT.header).exists() or (path / LAYOUT.tensors).exists()):
         return storage.load(path)
@@ -57,6 +57,7 @@ def load(folder: str | PathLike[str]) -> FittedMap | Rule:
 
 
 def load_rule(folder: str | PathLike[str]) -> Rule:
+    """Read the rule of a folder; a fitted map is refused."""
     found = load(folder)
     if not isinstance(found, Rule):
         raise MapError(f"{folder} holds a fitted map, not a rule; `calibrant decide … -o RULE/` makes one")

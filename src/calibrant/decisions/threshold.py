@@ -1,7 +1,7 @@
-"""Accept an answer when its confidence is at least t: the largest coverage whose answers are right often enough.
+"""Accept an answer if its confidence is at least t: the largest coverage whose answers are right often enough.
 
 The promise is about new items: with probability 1 − δ over the items that t was chosen on, P(wrong | confidence ≥ t) is
-at most the risk that was asked for, α.
+at most α, the risk that was asked for.
 
 * Candidates are chosen without the labels. The candidate of size m is t, just above x, the (m + 1)-th largest
   confidence. Given x, the m items above it are independent draws from all items above x, so the errors of those with
@@ -18,11 +18,11 @@ probability α or more, so its errors are at least those of a Bin(count, α) and
 candidate holds at most the δ that entered up to it. Each later one holds only what enters there, as long as all such
 candidates before it failed. So given N the chance that any passes is at most the sum of what entered: δ.
 
-Where errors are rarer at some lower confidence, each test is exact but the candidates that are too risky depend on more
-than N, and the whole search rests on simulations (`benchmarks/decide.py`, the rows with a dip).
+If errors are rarer at some lower confidence, each test is still exact, but the candidates that are too risky depend on
+more than N, and the search as a whole rests on simulations (`benchmarks/decide.py`, the rows with a dip).
 
-Items must be independent draws from where the rule will be used; those that come in groups are the matter of
-`grouped.py`. By class or group, each has its promise of its own.
+Items must be independent draws like those the rule will meet; `grouped.py` treats items that come in groups. By class
+or group, each has a promise of its own.
 """
 
 from __future__ import annotations
@@ -44,34 +44,42 @@ from calibrant.functional.scores import reduce
 from calibrant.types import Predictions
 
 STARTS = 5
-"""Starts at most, each with its part of δ: more of them go on where a safer candidate failed."""
+"""The largest number of starts, each with its part of δ. After a candidate fails, the search goes on at the next."""
 ROOM = 1.6
-"""Items of the first start, over the fewest that pass if all answers are right: a few may be wrong."""
+"""The first start has this many times the items that pass if all answers are right, so that a few may be wrong."""
 STEPS = 50
-"""Candidates from one start to the next."""
+"""The number of candidates from one start to the next."""
 DIGITS = 4
-"""Of a threshold: 0.8312, 0.99876."""
+"""Digits of a threshold: 0.8312, 0.99876."""
 
 
 @dataclass(frozen=True, eq=False)
 class Threshold(Rule):
-    """Accept when the confidence in the predicted class is at least `threshold` (infinite: never)."""
+    """Accept if the confidence in the predicted class is at least `threshold`, which is infinite to accept nothing."""
 
     threshold: Tensor  # [1], or one entry for each class or group
-    loss: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # [K, K], where one was given
+    loss: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # [K, K] if one was given
     kind: ClassVar[str] = "threshold"
     needs_logits: ClassVar[bool] = False
 
     def decide(self, p: Predictions) -> Decisions:
         scores = reduce(p, classwise=False)
         known = len(self.threshold)
-        if self.by == "class" and int(scores.predicted.max()) >= known:  # only a top-1 set can say more
+        if self.by == "class" and int(scores.predicted.max()) >= known:  # possible for a top-1 set only
             raise InputError(
                 f"{p.source or 'these predictions'}: class {int(scores.predicted.max())} was not among the {known} "
                 "that the rule was chosen on; choose the rule on items of that class too"
             )
         least = self.threshold[self.cell(p, scores.predicted)]
         return Decisions(accepted=scores.confidence >= least, predicted=scores.predicted)
+
+    def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:
+        least = self.threshold[predicted] if self.by == "class" else self.threshold
+        return ((confidence >= least) & ~unknown,)
+
+    @property
+    def formula(self) -> str:
+        return "p = softmax(z'); a = argmax p; accept if p_a ≥ threshold"
 
     @property
     def sentence(self) -> str:
@@ -104,7 +112,7 @@ class Threshold(Rule):
 
 @dataclass(frozen=True)
 class Candidates:
-    """Thresholds from the safest to the boldest, what each accepts, and the share of δ that enters there."""
+    """Thresholds from the safest to the boldest, how many items each accepts, and the share of δ that enters there."""
 
     threshold: Floats
     count: NDArray[np.int64]
@@ -112,7 +120,7 @@ class Candidates:
 
 
 def candidates(confidence: Floats, risk: float, delta: float) -> Candidates | None:
-    """Of confidences in falling order; None if they are too few. No label is looked at."""
+    """The candidates for confidences in falling order; None if there are too few. No label is used."""
     n = len(confidence)
     for starts in range(STARTS, 0, -1):
         first = ROOM * needed(risk, delta / starts)
@@ -128,13 +136,13 @@ def candidates(confidence: Floats, risk: float, delta: float) -> Candidates | No
     threshold = np.array([just_above(value) for value in x])
     count = np.searchsorted(-confidence, -threshold, side="right")
     share = np.bincount(at[::STEPS][:starts], minlength=len(sizes)) / starts
-    few = int((count < needed(risk, delta)).sum())  # ties leave these too little, so they hand on what they hold
+    few = int((count < needed(risk, delta)).sum())  # ties make these too small to pass, so they hand on their share
     share[few] += share[:few].sum()
     return Candidates(threshold[few:], count[few:], share[few:])
 
 
 def just_above(x: float) -> float:
-    """A short decimal above x, a function of x alone: DIGITS digits of x or of 1 − x, whichever is smaller."""
+    """A short decimal just above x, with DIGITS digits of x or of 1 − x, whichever is smaller."""
     if x < 0:
         return 0.0
     if x >= 1:
@@ -147,7 +155,7 @@ def just_above(x: float) -> float:
 
 
 def binomial_p(errors: Floats, count: NDArray[Any], risk: float) -> Floats:
-    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher."""
+    """P(Bin(count, risk) ≤ errors), which is small if so few errors would be luck at a higher risk."""
     from scipy.special import betainc
 
     right = count - errors
@@ -155,7 +163,7 @@ def binomial_p(errors: Floats, count: NDArray[Any], risk: float) -> Floats:
 
 
 def hoeffding_bentkus_p(total: Floats, count: NDArray[np.int64], risk: float) -> Floats:
-    """For losses in [0, 1] with this total: the smaller of Hoeffding's and Bentkus's tail."""
+    """The p-value for losses in [0, 1] with this total: the smaller of Hoeffding's and Bentkus's tail."""
     from scipy.special import xlogy
 
     size = np.maximum(count, 1)
@@ -166,7 +174,7 @@ def hoeffding_bentkus_p(total: Floats, count: NDArray[np.int64], risk: float) ->
 
 
 def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
-    """Of candidates, the fallback procedure. What passes hands on all it holds; what fails loses it."""
+    """Which candidates pass the fallback procedure. One that passes hands on all it holds; one that fails loses it."""
     held = 0.0
     out: list[bool] = []
     for value, entering in zip(p.tolist(), (delta * share).tolist(), strict=True):
@@ -177,7 +185,7 @@ def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
 
 
 def needed(risk: float, delta: float) -> int:
-    """The fewest items with which anything can be promised."""
+    """The smallest number of items with which anything can be promised."""
     return int(np.ceil(np.log(delta) / np.log1p(-risk)))
 
 
@@ -186,19 +194,17 @@ PValue = Callable[[Floats, NDArray[np.int64], float], Floats]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A threshold, the items or groups that it accepts (something of), what they lost in all, and the accepted items.
-
-    Infinite and 0 where none passes."""
+    """A threshold and what it accepts. If no threshold passes, it is infinite and accepts nothing."""
 
     threshold: float = float("inf")
-    count: int = 0
-    total: float = 0.0
-    accepted: int = 0
+    count: int = 0  # accepted items, or groups in which something is accepted
+    total: float = 0.0  # the sum of their losses
+    accepted: int = 0  # accepted items
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """Items of one class or group, the surest first: confidence, and the total loss of the first 0, 1, … of them."""
+    """The items of a class or group, the surest first: confidence, and the total loss of the first 0, 1, … of them."""
 
     confidence: Floats
     total: Floats
@@ -210,7 +216,7 @@ class Ordered:
         return cls(confidence[order], np.concatenate([[0.0], np.cumsum(loss[order])]), p_value)
 
     def choose(self, risk: float, delta: float) -> Chosen:
-        """The largest coverage that passes."""
+        """The threshold of the largest coverage that passes."""
         c = candidates(self.confidence, risk, delta)
         if c is None:
             return Chosen()
@@ -226,11 +232,11 @@ class Ordered:
         return len(self.confidence)
 
     def bound(self, chosen: Chosen, delta: float) -> float:
-        """The most that the error rate above a threshold can be."""
+        """The upper bound of the error rate above a threshold."""
         return 1 - float(exact_lower(chosen.count - chosen.total, chosen.count, delta))
 
     def surest(self, share: float) -> Chosen:
-        """What accepts as near to this share of the items as ties allow; no label is looked at."""
+        """The threshold that accepts this share of the items, or as near to it as ties allow. No label is used."""
         n = len(self.confidence)
         m = max(1, round(n * share))
         x = -1.0 if m >= n else float(self.confidence[m])
@@ -245,7 +251,7 @@ class Ordered:
 
 
 def least_risk(kept: Callable[[float], bool]) -> float:
-    """By bisection: the smallest risk that is kept, rounded up."""
+    """The smallest risk that is kept, by bisection, rounded up."""
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2

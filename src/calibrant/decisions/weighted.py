@@ -1,12 +1,12 @@
 """Prediction sets under a covariate shift that is known: weighted conformal prediction (Tibshirani 2019).
 
-The items to come are drawn from another distribution of inputs, with the same labels given the input; w(x) is how much
-more often an input like x appears there (any multiple of it). An item of weight w takes the smallest score q with
+New items come from another distribution of inputs, with the same labels given the input. w(x), up to a factor, says how
+much more often an input like x appears there. For an item of weight w, q is the smallest score with
 
     sum of w_i over calibration items with s_i ≤ q  ≥  coverage · (sum of all w_i + w),
 
-and every class where there is none. Its set holds the classes with a score of at most q, and then contains the truth
-with probability `coverage` or more under the new distribution. Weights that are all equal give `set_coverage`'s sets.
+or infinite if there is none. Its set holds the classes with a score of at most q. It contains the truth with
+probability `coverage` or more under the new distribution. Equal weights give the sets of `set_coverage`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def positive(weights: Any, n: int) -> Tensor:
 
 
 def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predictions:
-    """Calibration items behind the map, which must not have been fitted on them."""
+    """Return the calibration items after the map, which must not have been fitted on them."""
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
     if p.group is not None:
         raise InputError(
@@ -84,7 +84,7 @@ def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predict
 
 
 def unlabelled(logits: Any, k: int | None, map: FittedMap | None) -> Predictions:
-    """Items whose truth is not known, behind the map."""
+    """Return items without labels, after the map."""
     z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
     if z.ndim != 2 or z.shape[1] != k:
         raise InputError(f"logits have shape {tuple(z.shape)}; give [N, {k}], as at the calibration")

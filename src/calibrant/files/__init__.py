@@ -51,10 +51,10 @@ def read(
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Predictions:
-    """Checked predictions from a file or a data frame (pandas, Polars, Arrow).
+    """Read predictions from a file or a data frame (pandas, Polars, Arrow), and check them.
 
-    `labels` is the second `.npy` of a pair, or labels kept apart. The keys name arrays or columns that are called
-    otherwise; labels and groups may be text.
+    `labels` is a `.npy` file of labels, for a `.npy` file of scores or for a file without labels. The `…_key` arguments
+    name arrays or columns that do not have the usual names. Labels and groups may be text.
     """
     keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key, group_key)
     if is_table(path):
@@ -69,7 +69,10 @@ def read(
 def read_new(
     path: Path, keys: Keys, *, labels: Path | None = None, class_axis: int = -1, ignore_index: int | None = None
 ) -> tuple[Predictions, bool]:
-    """Predictions on items that may have no labels, and whether they have. Labels that are missing mean nothing."""
+    """Return (predictions, whether they have labels) for items that may have none.
+
+    Predictions always have labels, so placeholders stand in for missing ones.
+    """
     found = _opened(existing(path), labels)
     known = labelled(found, keys)
     items = arrays.join(
@@ -86,10 +89,10 @@ def write(
     *,
     labels: bool = True,
 ) -> Path:
-    """Predictions (and columns `beside` them) to a file of the format that its suffix names, whole or not at all.
+    """Write predictions, and the tensors `beside` them, to a file whose suffix names the format.
 
-    With `labels` off, the labels are left out. `others` are columns of the table that the predictions came from; a
-    format without columns leaves them out.
+    The file is written whole or not at all. With `labels=False` the labels are left out. `others` are columns of the
+    table that the predictions came from; a format without columns leaves them out.
     """
     target = Path(path)
     chosen = FORMATS.get(target.suffix)
@@ -131,7 +134,7 @@ def reader(path: Path) -> Format:
 
 
 def _with_labels(found: Arrays, labels: Path) -> Arrays:
-    """The same file, with the labels taken from a `.npy`."""
+    """The same arrays, with the labels of a `.npy` file."""
     if labels.suffix != ".npy":
         raise FileError(f"{labels}: labels kept apart must be a .npy file")
     names = tuple(n for n in found.names if n not in arrays.ROLES["labels"])

@@ -68,15 +68,15 @@ class Keys:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Named arrays of one file. `load` reads one of them; `meta` is the text that the file holds besides."""
+    """The named arrays of one file. `load` reads one of them; `meta` is text that the file holds beside them."""
 
     path: Path
     names: tuple[str, ...]
     load: Callable[[str], Any]
     meta: Mapping[str, str] = field(default_factory=dict)
-    word: str = "key"  # how this format calls a name
+    word: str = "key"  # what this format calls a name
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a table: the columns of each array
-    table: Callable[[list[str], bool], Any] | None = None  # of a table: reads these columns as they are, or as text
+    table: Callable[[list[str], bool], Any] | None = None  # of a table: reads columns as they are, or as text
 
     @property
     def found(self) -> str:
@@ -96,7 +96,7 @@ def join(
     source: str | None = None,
     doubt: bool = True,
 ) -> Predictions:
-    """Checked predictions from named arrays; every error names the file. `doubt` is passed to `predictions`."""
+    """Join named arrays into checked predictions. Every error names the file; `doubt` is passed to `predictions`."""
     keys = keys or Keys()
     name = str(arrays.path) if source is None else source
     roles = choose(arrays, keys)
@@ -134,7 +134,7 @@ _TEXTS = ("split", "raw", "binary", "fitted_on", "origin")
 
 
 def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
-    """Role → name in this file."""
+    """Return {role: name of the array in this file}."""
     given = asdict(keys)
     roles: dict[str, str] = {}
     for role, names in ROLES.items():
@@ -185,7 +185,7 @@ def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
 
 
 def _text(arrays: Arrays, roles: Mapping[str, str], role: str) -> str | None:
-    """One text for the whole file, from an array of equal entries or from the metadata."""
+    """The text that applies to the whole file, from an array of equal entries or from the metadata."""
     if role not in roles:
         return arrays.meta.get(role)
     entries = np.asarray(arrays.load(roles[role])).reshape(-1).tolist()
@@ -221,7 +221,7 @@ def json_list(text: str, path: Path, name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Content:
-    """What is written: tensors by role, lists of text by role, single texts by role, and other columns of a table."""
+    """What a file is written from: tensors, lists of text and single texts by role, and other columns of a table."""
 
     tensors: Mapping[str, Any]
     lists: Mapping[str, tuple[str, ...]]
@@ -235,7 +235,7 @@ class Content:
 
     @property
     def about(self) -> dict[str, str]:
-        """What applies to the whole table besides its split; lists as JSON."""
+        """The texts that apply to the whole table, except its split. Lists become JSON."""
         texts = {role: text for role, text in self.texts.items() if role != "split"}
         lists = {role: list(texts) for role, texts in self.lists.items() if role not in PER_ITEM}
         return texts | {role: json.dumps(entries, ensure_ascii=False) for role, entries in lists.items()}
@@ -247,6 +247,7 @@ class Content:
 
 
 def content(p: Predictions) -> Content:
+    """Predictions, taken apart for writing."""
     tensors = {
         role: getattr(p, role).detach().cpu().contiguous()
         for role in ("logits", "labels", "predicted", "confidence", "features")

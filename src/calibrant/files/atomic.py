@@ -67,7 +67,7 @@ def folder(path: str | os.PathLike[str], kind: Kind) -> Iterator[Path]:
                 _sync(Path(root) / name)
             _sync(Path(root))
         check_target(target, kind)  # the work may have taken hours
-        _become(temporary, target)
+        _replace(temporary, target)
         _sync(target.parent)
 
 
@@ -76,11 +76,11 @@ def check_place(path: Path, purpose: str) -> None:
     there = _nearest(path)
     if not there.is_dir():
         raise FileError(f"{there} is a file; name a folder to {purpose}")
-    if not takes_files(there):
+    if not is_writable(there):
         raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
 
 
-def takes_files(path: Path) -> bool:
+def is_writable(path: Path) -> bool:
     """Whether the folder, or the nearest one above it that exists, may be written to."""
     there = _nearest(path)
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
@@ -97,10 +97,10 @@ def _nearest(path: Path) -> Path:
     return Path(path.absolute().anchor)
 
 
-def sweep(path: Path, names: str) -> None:
-    """Remove what killed writes of the targets `names` (a regular expression) left in a folder.
+def remove_leftovers(path: Path, names: str) -> None:
+    """Remove the temporary files that killed writes left in a folder. `names` matches the names of their targets.
 
-    A process that is still writing holds a lock on its temporary file or folder, which is not removed.
+    A process that is still writing holds a lock on its temporary file, which then stays.
     """
     import fcntl
 
@@ -123,11 +123,17 @@ def sweep(path: Path, names: str) -> None:
 
 @contextmanager
 def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
-    """A new name beside the target, locked while the block runs and removed afterwards; old leftovers go first."""
-    sweep(target.parent, re.escape(target.name))
+    """Make a temporary file or folder beside the target. It is locked while the block runs and removed afterwards.
+
+    Leftovers of earlier writes are removed first.
+    """
+    remove_leftovers(target.parent, re.escape(target.name))
     while True:
         temporary = target.with_name(f".calibrant-{_token()}.{target.name}")
-        handle = make(temporary)
+        try:
+            handle = make(temporary)
+        except OSError as error:  # the user named the target
+            raise type(error)(error.errno, error.strerror, str(target)) from error
         if take(handle) and temporary.exists():
             break
         os.close(handle)  # another process swept it before it was locked
@@ -145,7 +151,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _become(temporary: Path, target: Path) -> None:
+def _replace(temporary: Path, target: Path) -> None:
     try:
         os.rename(temporary, target)  # works if nothing is there, or an empty folder
         return
@@ -161,7 +167,7 @@ def _become(temporary: Path, target: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two paths in one step; False where the system or the file system cannot."""
+    """Swap two paths in one step, and return whether the system and the file system can do that."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

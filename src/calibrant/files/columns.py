@@ -35,7 +35,7 @@ def is_score(column: str) -> bool:
 
 
 def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
-    """Array name → its columns, in class order. A missing number is an error."""
+    """Return {name of an array: its columns in class order}. A missing number is an error."""
     if len(set(columns)) != len(columns):
         twice = next(c for c in columns if list(columns).count(c) > 1)
         raise FileError(f"{path}: column {twice!r} is there twice")
@@ -73,7 +73,7 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
 
 
 def class_meta(found: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The names of the classes as a file's metadata hold them, if the columns of the scores are named after them."""
+    """The class names in the form of a file's metadata, if the columns of the scores are named after the classes."""
     for stem in _SCORES:
         names = [column.removeprefix(f"{stem}_") for column in found.get(stem, ())]
         if len(names) > 1 and not all(name.isdigit() for name in names):
@@ -86,7 +86,7 @@ def _meta(classes: Sequence[str]) -> dict[str, str]:
 
 
 def class_columns(stem: str, classes: Sequence[str], beside: Sequence[str]) -> list[str]:
-    """`logit_cat`, `logit_dog`, … if they are read as these classes again beside the other columns; else none."""
+    """The columns `logit_cat`, `logit_dog`, …, or none if reading them again would not give these classes."""
     named = [f"{stem}_{name}" for name in classes]
     try:
         return named if class_meta(stems([*named, *beside], Path())) == _meta(classes) else []
@@ -95,7 +95,7 @@ def class_columns(stem: str, classes: Sequence[str], beside: Sequence[str]) -> l
 
 
 def dense(column: Any, path: Path, name: str) -> Any:
-    """An Arrow column → NumPy: numbers [N], lists [N, K], lists of lists [M, N, K], text as a list."""
+    """An Arrow column as NumPy: numbers [N], lists [N, K], lists of lists [M, N, K]; text as a list."""
     import pyarrow as pa
 
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -126,7 +126,7 @@ def dense(column: Any, path: Path, name: str) -> Any:
 
 
 def stacked(table: Any, columns: Sequence[str], path: Path, name: str) -> Any:
-    """The array made of these columns of an Arrow table or record batch."""
+    """The array that these columns of an Arrow table or record batch form."""
     parts = [dense(table.column(c), path, c) for c in columns]
     if len(parts) == 1:
         return parts[0] if columns[0] == name else np.asarray(parts[0])[:, None]

@@ -29,7 +29,7 @@ _NUMBERS = {name for role in ("logits", "probs", "confidence", "features") for n
 
 
 def read(path: Path, text: str | None = None) -> Arrays:
-    """`text` names a column of text, besides those that always hold text."""
+    """The arrays of a CSV file. `text` names a column of text, besides those that always hold text."""
     header = _header(path)
     found = stems(header, path)
 

@@ -1,4 +1,4 @@
-"""Predictions from a data frame, or from whatever else a caller passes: `Predictions`, or scores and labels.
+"""Predictions from what a caller passes: a data frame, `Predictions`, or scores and labels.
 
 A table is anything with columns that supports Arrow's interchange: a data frame of pandas or Polars, or an Arrow table.
 Its columns have the same names as in a file: the label, `logit_0 …` or `prob_cat …`, and optionally `id`, `split` and
@@ -30,7 +30,7 @@ def given(
     ignore_index: int | None = None,
     group: Any = None,
 ) -> Predictions:
-    """Checked predictions. `labels_key` names the column of the labels in a table, `group` that of the groups."""
+    """Return checked predictions. In a table, `labels_key` names the column of labels and `group` that of groups."""
     if isinstance(data, Predictions):
         if any(x is not None for x in (labels, labels_key, probs, classes, group)):
             raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
@@ -80,6 +80,6 @@ def of_table(data: Any, keys: Keys, classes: Sequence[Any] | None, split: Split 
     )
     if keys.labels is None and not any(label in found for label in ROLES["labels"]):
         raise InputError(
-            f"the table has no column 'label'; {arrays.found}; say which one holds the labels: labels_key='…'"
+            f"the table has no column 'label'; {arrays.found}; pass the name of the column of labels, labels_key='…'"
         )
     return join(arrays, keys, classes=classes, split=split, source="")

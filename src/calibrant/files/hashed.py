@@ -1,8 +1,7 @@
 """Files that carry their own hash: JSON records and tensors. Reading an edited or damaged one is an error.
 
 In a record, the hash is the first key. It covers the bytes of the whole file, with zeros in its own place. Record and
-hash are written together, so a kill cannot separate them. Records of version 0.1 have no hash; they are read unchecked,
-and the caller is told.
+hash are written together, so a kill cannot separate them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEY = "sha256"
-HEAD = "calibrant"  # in the metadata of a file of tensors; files of 0.2 with weights have none
+HEAD = "calibrant"
+"""Key of the JSON header in the metadata of a file of tensors."""
 BLANK = b"0" * 64
 
 
@@ -35,19 +35,18 @@ def write(
     return atomic.write_bytes(path, data.replace(BLANK, _hash(data), 1))
 
 
-def read(
-    path: Path,
-    unhashed: Callable[[str], None] = lambda name: None,
-    part: Callable[[bytes], bytes] = lambda data: data,
-) -> dict[str, Any]:
-    """The record, checked against its hash; `unhashed` is called with the name of a record that has no hash. `part`
-    cuts away what the caller does not want parsed; the hash is over the whole file."""
+def read(path: Path, part: Callable[[bytes], bytes] = lambda data: data) -> dict[str, Any]:
+    """The record, checked against its hash.
+
+    `part` cuts away what the caller does not want parsed; the hash is over the whole file."""
     data = _bytes(path)
     body = _table(part(data), path)
     claimed = body.pop(KEY, None)
     if claimed is None:
-        unhashed(path.name)
-    elif _hash(data.replace(json.dumps(claimed).strip('"').encode(), BLANK, 1)).decode() != claimed:
+        raise FileError(
+            f"{path} has no hash: it was edited, or a version before 0.2 wrote it; create it again elsewhere"
+        )
+    if _hash(data.replace(json.dumps(claimed).strip('"').encode(), BLANK, 1)).decode() != claimed:
         raise FileError(
             f"{path} was edited or damaged: its hash does not match; restore it, or create it again elsewhere"
         )
@@ -75,7 +74,7 @@ def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, A
             metadata = dict(stored.metadata() or {})
         text = metadata.get(HEAD, "")
         own = tensors_hash(held, text)
-        if metadata.get(KEY, own) != own:  # version 0.1 wrote none
+        if metadata.get(KEY, own) != own:  # weights kept by version 0.2 have no hash
             raise ValueError("its hash does not match")
         return held, json.loads(text or "{}")
     except (SafetensorError, OSError, ValueError) as error:

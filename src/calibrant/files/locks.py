@@ -1,8 +1,8 @@
-"""Locks on folders: one command at a time may work in a folder, and of its processes only the first writes.
+"""Locks on folders: one command at a time works in a folder, and only the first of its processes writes.
 
-The kernel releases a lock when its process ends, however it ends: nothing has to be cleaned up after a kill. The locks
-are `flock`'s. Between machines they hold on file systems that pass them on (docs/bench.md names some); where there are
-none at all, a warning says so.
+The kernel releases a lock when its process ends, so nothing has to be cleaned up after a kill. The locks are made by
+`flock`. They hold between machines if the file system supports that (docs/bench.md names some). Where a file system has
+no locks at all, a warning says so.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class InUse(FileError):
 
 
 LOCK = ".lock"
-APART = 0.02
+RETRY_SECONDS = 0.02
 """Seconds between two tries while waiting for a lock."""
 
 
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-"""What Lightning and torchrun tell processes that train together."""
+"""Environment variables by which Lightning and torchrun number processes that train together."""
 
 
 def first_process() -> bool:
-    """Whether this process writes and prints, if several train together (`--devices 2`), on one node or on many."""
+    """Whether this process writes and prints. Of several that train together (`--devices 2`), only the first does."""
     ranks = [os.environ.get(name, "0") for name in RANKS]
     if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "RAY_RAYLET_PID" not in os.environ:  # a worker of Ray is alone
         ranks.append(os.environ.get("SLURM_PROCID", "0"))
@@ -71,7 +71,7 @@ def _held(folder: Path, wait: bool) -> int:
             owner = os.read(handle, 20).decode() or "another"
             os.close(handle)
             if wait:
-                time.sleep(APART)
+                time.sleep(RETRY_SECONDS)
                 continue
             raise InUse(f"{folder} is in use by process {owner}; wait until it ends, or name another folder")
         try:
@@ -101,7 +101,7 @@ def take(handle: int) -> bool:
 
 
 def _name(handle: int) -> str:
-    """Where an open file lies, if the system tells."""
+    """The path of an open file, if the system knows it."""
     try:
         return os.readlink(f"/proc/self/fd/{handle}")
     except OSError:

@@ -43,9 +43,9 @@ def read_npy(path: Path, *, mapped: bool = False) -> Any:
 
 
 def read_pair(scores: Path, labels: Path | None) -> Arrays:
-    """Two `.npy` files, or scores alone.
+    """The arrays of a `.npy` file of scores, and of one of labels if given.
 
-    The name of the first without `.npy` is the role of the scores; any other name means logits.
+    The scores are what their file is called (`logits.npy`, `probs.npy`); under any other name they are logits.
     """
     stem = scores.stem if scores.stem in ("logits", "logit", "probs", "prob") else "logits"
     files = {stem: scores, scores.stem: scores} | ({} if labels is None else {"labels": labels})

@@ -1,7 +1,7 @@
-"""Where results may be written: never over an input, never over something that calibrant did not write.
+"""Where results may be written: never over an input, and never over something that calibrant did not write.
 
 A folder is replaced only by an output of the same kind, and only if it holds nothing else. Folders that grow (runs,
-stress cells) are resumed only if they are of the same kind. The kind is read from the files in the folder.
+stress cells) are resumed only by the same kind of output. The files in a folder tell its kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST = 255 - len(".calibrant-12345678.")
 class Kind:
     """A kind of output. `known` recognises it by its content; `entries` are the names in a folder of this kind."""
 
-    called: str
+    called: str  # in messages, with its article
     known: Callable[[Path], bool]
     entries: str = ""  # a regular expression; a file has none
     grows: bool = False  # it is resumed in place, never replaced

@@ -76,9 +76,9 @@ def width(part: Path) -> int:
 def batches(
     part: Path, size: int, groups: Sequence[int] | None = None, *, everything: bool = False
 ) -> Iterator[tuple[int, Arrays]]:
-    """(first row, arrays) of each run of at most `size` rows of one part (of these row groups, if given).
+    """Yield (first row, arrays) for every `size` rows of one part, or of these row groups of it.
 
-    Only scores and labels, unless `everything` is set.
+    Only scores and labels are read, unless `everything` is set.
     """
     file = _open(part)
     found = stems(file.schema_arrow.names, part)

@@ -40,7 +40,7 @@ class Layout:
 
 
 def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
-    """Header and tensors, whole or not at all."""
+    """Write a folder with header and tensors, whole or not at all."""
     from safetensors.torch import save as to_bytes
 
     import calibrant
@@ -64,7 +64,7 @@ def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], 
 
 
 def read(layout: Layout, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(header, tensors), both checked against their hashes."""
+    """Return (header, tensors), both checked against their hashes."""
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
@@ -102,9 +102,7 @@ def _content(header: Mapping[str, Any]) -> str | None:
     try:
         text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
-    except (
-        ValueError
-    ):  # NaN is not JSON and half a surrogate pair is not UTF-8; Python reads both, but calibrant never writes them
+    except ValueError:  # calibrant writes neither NaN nor half a surrogate pair, but Python reads both
         return None
 
 

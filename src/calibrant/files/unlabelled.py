@@ -1,6 +1,6 @@
-"""Items without labels, as a model meets them in production: a map or a rule is applied to them all the same.
+"""Items without labels: a map or a rule can be applied to them too.
 
-`Predictions` always have labels. These stand in for them while the map works; they are neither judged nor written.
+`Predictions` always have labels, so placeholders stand in for them. They are neither evaluated nor written.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from calibrant.files.arrays import ROLES, Arrays, Content, Keys, choose
 
 
 def labelled(arrays: Arrays, keys: Keys) -> bool:
-    """Whether the items have labels. A name that was asked for and is not there stays an error."""
+    """Whether the items have labels. If the user named them (`--labels-key`), a missing name is an error later."""
     return keys.labels is not None or any(name in arrays.names for name in ROLES["labels"])
 
 
 def filled(arrays: Arrays, keys: Keys, class_axis: int = -1) -> Arrays:
-    """The same arrays, with labels that say nothing if there are none."""
+    """The same arrays, with placeholders if there are no labels."""
     if labelled(arrays, keys):
         return arrays
     whole = replace(arrays, names=(*arrays.names, "labels"))
@@ -31,7 +31,7 @@ def filled(arrays: Arrays, keys: Keys, class_axis: int = -1) -> Arrays:
 
 
 def _stand_ins(arrays: Arrays, keys: Keys, axis: int) -> Any:
-    """Class 0 everywhere, in the shape of labels; of a top-1 set, what is predicted."""
+    """Placeholders in the shape of labels: class 0 everywhere, or the predicted classes of a top-1 file."""
     roles = choose(arrays, keys)
     scores = roles.get("logits") or roles.get("probs")
     if scores is None:
@@ -45,5 +45,5 @@ def _stand_ins(arrays: Arrays, keys: Keys, axis: int) -> Any:
 
 
 def without_labels(content: Content) -> Content:
-    """What is written of such items."""
+    """The content of a file of such items."""
     return replace(content, tensors={role: tensor for role, tensor in content.tensors.items() if role != "labels"})

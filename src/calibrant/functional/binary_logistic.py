@@ -1,10 +1,10 @@
-"""Many small binary logistic fits at once, by damped Newton in float64: one per class, a few parameters each.
+"""Many small binary logistic fits at once, by damped Newton steps in float64: one per class, with few parameters each.
 
-For every column c, with D features f_d[N, C] and targets t[N, C] in [0, 1] (soft ones too: Platt), minimise
+For every column c, with D features f_d[N, C] and targets t[N, C] in [0, 1] (Platt's are soft), minimise
 
     Σ_n [ softplus(η_nc) − t_nc η_nc ] + Σ_d r_d (θ_cd − m_d)²,     η_nc = Σ_d θ_cd f_d,nc
 
-A column's parameters can be held at a value (`free` False): that is how bounds are tried, face by face.
+A parameter can be held at its value with `free` = False, which is how callers try bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BinaryFits:
-    """θ[C, D], the objective per column, and the largest Newton decrement left (an estimate of f − min f)."""
+    """θ[C, D], the objective of each column, and the largest remaining Newton decrement (an estimate of f − min f)."""
 
     theta: Tensor
     value: Tensor
@@ -37,7 +37,7 @@ def fit_columns(
     tolerance: float = 1e-10,
     limit: int = 200,
 ) -> BinaryFits:
-    """All columns together; each has its own step length."""
+    """Fit all columns together, each with its own step length."""
     d, c = len(features), target.shape[1]
     theta = (centre.expand(c, d) if start is None else start).clone()
     free = torch.ones(c, d, dtype=torch.bool) if free is None else free
@@ -55,7 +55,7 @@ def fit_columns(
                 h[:, j, i] = h[:, i, j]
         g = torch.where(free, g, 0.0)
         h = torch.where(free[:, :, None] & free[:, None, :], h, 0.0) + torch.diag_embed((~free).double())
-        # scaled to a unit diagonal: features may differ by orders of magnitude
+        # scaled to a unit diagonal, because features may differ by orders of magnitude
         scale = h.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
         unit = h * scale[:, :, None] * scale[:, None, :] + 1e-13 * torch.eye(d, dtype=h.dtype)
         step = -scale * torch.linalg.solve(unit, (scale * g)[..., None])[..., 0]

@@ -1,7 +1,7 @@
-"""Bins of confidence: right-closed ((b−1)/B, b/B], zero in the first; sums in float64.
+"""Bins of confidence: right-closed ((b−1)/B, b/B], with zero in the first bin; sums are in float64.
 
-Equal-mass bins keep ties together: a run of equal confidences goes whole to the bin of its middle
-rank, so that the result cannot depend on the order of the rows.
+Equal-mass bins keep ties together: a whole run of equal confidences goes to the bin of its middle rank, so that the
+result does not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 EDGE_SNAP = 1e-11
-"""A confidence this close above an edge (in units of a bin) counts as on it. It undoes the rounding
-of exp(log p) in float64, so that a forest's p = 0.2 stays in ((2/15), 3/15]; float32's own rounding
-of 0.2 (3e-9) is data and is left alone."""
+"""A confidence this close above an edge (in units of a bin) counts as on the edge. This undoes the rounding of
+exp(log p) in float64, so that a forest's p = 0.2 stays in (2/15, 3/15]. The rounding of 0.2 to float32 (3e-9) is larger
+and is taken as data."""
 
 
 def equal_width(confidence: Tensor, bins: int) -> Tensor:
-    """Bin index in [0, bins) of each confidence, right-closed."""
+    """The bin of each confidence, in [0, bins)."""
     scaled = confidence.double() * bins
     return (torch.ceil(scaled - EDGE_SNAP) - 1).clamp_(0, bins - 1).long()
 
@@ -30,9 +30,10 @@ def edges(bins: int) -> Tensor:
 
 
 def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Run id of each position, and where each run starts, for values sorted already (up, where `within` > 0)."""
+    """(run of each position, start of each run) of sorted values. With `within` > 0, ascending values no further apart
+    than that tie."""
     new = torch.ones_like(sorted_values, dtype=torch.bool)
-    if within:  # −inf − (−inf) is NaN, which exceeds nothing: a tie, as it should be
+    if within:  # −inf − (−inf) is NaN, which is not > `within`, so equal infinities tie
         new[1:] = sorted_values[1:] - sorted_values[:-1] > within
     else:
         new[1:] = sorted_values[1:] != sorted_values[:-1]
@@ -40,15 +41,15 @@ def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor
 
 
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
-"""Probabilities this close, relatively, count as equal: the order of a sum in float64 moves it this far."""
+"""Probabilities that are relatively this close count as equal: the order of a float64 sum changes it by this much."""
 
 
 def settled(values: NDArray[np.float64], unit: float = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(values, the same sorted), with those that differ by rounding alone made equal. `unit` is 1 for log-odds, which
-    near 0 are differences of larger numbers.
+    """(values, sorted values), where values that differ only by rounding are made equal.
 
-    Two rows of a forest, (.4, .3, .2, .1) and (.4, .1, .2, .3), are equally sure. Their last bit must not decide which
-    bin or block they fall into.
+    Two rows of a forest, (.4, .3, .2, .1) and (.4, .1, .2, .3), are equally confident. Their last bit must not decide
+    which bin or block they fall into. `unit` is the least magnitude that rounding is relative to: 1 for log-odds, which
+    near 0 are differences of larger numbers.
     """
     ordered = np.sort(values)
     step = np.diff(ordered)
@@ -61,9 +62,9 @@ def settled(values: NDArray[np.float64], unit: float = 0.0) -> tuple[NDArray[np.
 
 
 def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Tensor:
-    """Bin index in [0, bins): B bins of equal count, each run of ties whole in the bin of its middle.
+    """The equal-mass bin of each confidence, in [0, bins). A run of ties is in the bin of its middle rank.
 
-    `order`, if given, sorts the confidences already.
+    `order` is a permutation that sorts the confidences, if it is known already.
     """
     values = confidence.double()
     if order is None:
@@ -80,8 +81,8 @@ def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Te
 
 
 def mass_bins(values: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """(bin of each value, inner edges) of equal-mass bins. Bins that ties leave empty are dropped, and an edge lies
-    halfway between the values on its two sides."""
+    """(bin of each value, inner edges) of equal-mass bins. Bins that ties leave empty are dropped. An edge is halfway
+    between the values on its two sides."""
     present, index = torch.unique(equal_mass(values, bins), return_inverse=True)
     low = torch.full((len(present),), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, values, "amin")
     high = torch.zeros(len(present), dtype=torch.float64).scatter_reduce_(0, index, values, "amax")
@@ -90,7 +91,7 @@ def mass_bins(values: Tensor, bins: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class BinSums:
-    """Weighted sums in each bin, [B, bins] for B replicates: count, confidence and correctness."""
+    """Weighted sums of count, confidence and correctness in each bin, [B, bins] for B replicates."""
 
     count: Tensor
     confidence: Tensor
@@ -102,12 +103,12 @@ class BinSums:
 
     @property
     def mass(self) -> Tensor:
-        """Share of the items that each bin holds."""
+        """The share of the items in each bin."""
         return self.count / self.total
 
     @property
     def gap(self) -> Tensor:
-        """(Σ confidence − Σ correct) / N per bin: ECE is the sum of its absolute values."""
+        """(Σ confidence − Σ correct) / N of each bin; ECE is the sum of the absolute values."""
         return (self.confidence - self.correct) / self.total
 
     @property
@@ -120,15 +121,15 @@ class BinSums:
 
 
 def group_sums(group: Tensor, groups: int, index: Tensor, bins: int, values: Tensor | None = None) -> Tensor:
-    """How many items (or the sum of their values) each group has in each bin, [groups, bins]."""
+    """The number of items, or the sum of their values, of each group in each bin, [groups, bins]."""
     weights = None if values is None else values.double()
     return torch.bincount(group * bins + index, weights, minlength=groups * bins).double().view(groups, bins)
 
 
 def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> BinSums:
-    """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
+    """The sums in each bin, under `weights` [B, N] or without weights."""
     if weights is None:
-        # wrong and right items of a bin; a handful of numbers, for which the CPU is faster than launches on a device
+        # a few numbers, for which the CPU is faster than launches on a device
         items = torch.bincount(2 * index + correct, minlength=2 * bins).cpu().view(bins, 2).double()
         sure = torch.bincount(index, confidence.double(), minlength=bins).cpu()
         return BinSums(items.sum(1)[None], sure[None], items[:, 1][None])

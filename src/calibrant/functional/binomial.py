@@ -1,6 +1,6 @@
-"""Intervals for a share: Wilson (1927) for tables and figures, Clopper–Pearson (1934) for guarantees.
+"""Confidence intervals of a proportion: Wilson (1927) for tables and figures, Clopper–Pearson (1934) for guarantees.
 
-Both take fractional counts, so that a design effect (items that come in groups) can reduce `n`.
+Both accept fractional counts, because the design effect of groups may reduce `n`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def wilson(hits: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
-    """(low, high) of the share hits/n; n = 0 gives (0, 1)."""
+    """Wilson's interval (low, high) of the proportion hits/n; (0, 1) for n = 0."""
     from scipy.special import ndtri
 
     k, size = np.asarray(hits, float), np.asarray(n, float)
@@ -27,7 +27,7 @@ def wilson(hits: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, 
 
 
 def clopper_pearson(hits: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
-    """The exact interval (low, high): its coverage is never below `level`."""
+    """The exact interval (low, high), whose coverage is never below `level`."""
     from scipy.special import betaincinv
 
     k, size = np.asarray(hits, float), np.asarray(n, float)
@@ -39,5 +39,5 @@ def clopper_pearson(hits: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple
 
 
 def exact_lower(hits: ArrayLike, n: ArrayLike, alpha: float) -> Floats:
-    """The one-sided lower bound that fails with probability at most `alpha`."""
+    """The exact one-sided lower bound, which fails with probability at most `alpha`."""
     return clopper_pearson(hits, n, 1 - 2 * alpha)[0]

@@ -1,7 +1,7 @@
-"""Labels of any kind (text, pandas Series and Categoricals, lists) as numbers, in the order of the classes.
+"""Labels of any kind (text, pandas Series and Categoricals, lists) → numbers, in the order of the classes.
 
-Numbers stay as they are. Text needs the names of the classes in the order of the scores, from the caller, from the
-columns of a table of scores, or from a Categorical, which brings its own. Nothing is sorted or guessed.
+Numbers stay as they are. Text needs the names of the classes in the order of the scores: from the caller, from the
+columns of a table of scores, or from a Categorical's own categories. Nothing is sorted or guessed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ REMEDY = (
 )
 
 PREFIXES = ("logit_", "logits_", "prob_", "probs_")
-"""What stands before the name of a class in the name of its column."""
+"""Prefixes before a class name in the name of its column."""
 
 
 def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> list[str] | None:
-    """The names of the classes: as given, else the columns of the scores, else the categories of the labels.
+    """The class names: as given, else the columns of the scores, else the categories of the labels.
 
-    Columns that are no classes of the labels (p1, p2) leave the order to the categories.
+    Columns with other names than the categories (p1, p2) are not class names, and the categories decide.
     """
     columns = _texts(getattr(scores, "columns", None))
     for prefix in PREFIXES:
@@ -47,12 +47,12 @@ def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> li
 
 
 def _texts(names: Any) -> list[str] | None:
-    """These names, if all are text."""
+    """The names as a list if all are text, else None."""
     return list(names) if names is not None and all(isinstance(name, str) for name in names) else None
 
 
 def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", where: str = "") -> Any:
-    """Labels as numbers. Anything but text is returned unchanged; numbers are checked elsewhere."""
+    """Labels as numbers. Only text is changed; numbers are checked elsewhere."""
     if isinstance(labels, Tensor):
         return labels
     try:
@@ -82,7 +82,7 @@ def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", wh
 
 
 def named_apart(labels: Any, predicted: Any) -> list[str] | None:
-    """Classes of a set without scores: all names in labels and predictions. Their order does not matter there."""
+    """The classes of a set without scores: all names among labels and predictions, in an order that does not matter."""
     columns = [np.asarray(column) for column in (labels, predicted) if not isinstance(column, Tensor)]
     if len(columns) < 2 or any(column.dtype.kind not in "OUST" for column in columns):
         return None
@@ -90,7 +90,7 @@ def named_apart(labels: Any, predicted: Any) -> list[str] | None:
 
 
 def agreed(classes: Sequence[Any], named: Sequence[str], where: str = "") -> None:
-    """Refuse classes= that is another order, or other names, than the columns of the scores have themselves."""
+    """Raise an error if classes= has other names, or another order, than the columns of the scores."""
     said = [as_text(name) for name in classes]
     if said == list(named):
         return
@@ -102,10 +102,10 @@ def agreed(classes: Sequence[Any], named: Sequence[str], where: str = "") -> Non
 
 
 def listed(classes: Sequence[str], most: int = 10) -> str:
-    """The names in their order, as many as fit on a line."""
+    """The names in their order; at most `most`, then the number of all."""
     return ", ".join(classes[:most]) + (f", … ({len(classes):,} classes)" if len(classes) > most else "")
 
 
 def as_text(entry: Any) -> str:
-    """An entry of an array of text, which NumPy and Parquet may hold as bytes."""
+    """An entry of a text array as str; NumPy and Parquet may hold bytes."""
     return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)

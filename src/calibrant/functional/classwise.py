@@ -1,4 +1,4 @@
-"""One-vs-rest calibration of every class, from sums in (class, bin) cells instead of N × K numbers."""
+"""One-vs-rest calibration of every class from sums in (class, bin) cells, instead of from N × K probabilities."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from calibrant.functional.chunks import row_chunks
 from calibrant.functional.pooling import pooled
 from calibrant.types import Predictions
 
-_FLUSH = 1 << 20  # sparse entries kept before they are summed into cells
+_FLUSH = 1 << 20  # entries that are collected before they are summed into cells
 
 
 @dataclass(frozen=True)
 class Classwise:
     """Sums in each (class, bin) cell, [K, B].
 
-    At most B − 1 entries of a row exceed 1/B, so only those are placed one by one. The rest of each class's total
-    belongs to its first bin.
+    At most B − 1 entries of a row exceed 1/B, so only these are placed one by one. The rest of the total of a class is
+    in its first bin.
     """
 
     count: Tensor
@@ -32,8 +32,8 @@ class Classwise:
         return Classwise(self.count + other.count, self.confidence + other.confidence, self.positive + other.positive)
 
 
-class Cells:
-    """Accumulates `Classwise` over chunks of rows."""
+class ClasswiseSum:
+    """Sums up `Classwise` over chunks of rows."""
 
     def __init__(self, k: int, bins: int, device: torch.device) -> None:
         self.k, self.bins, self.n = k, bins, 0
@@ -45,13 +45,14 @@ class Cells:
         self.pending = 0
 
     def add(self, e: Tensor, scale: Tensor, a: Tensor, y: Tensor, p_label: Tensor) -> None:
-        """`e` holds exp(z − m) with the maximum, at `a`, zeroed; `scale` = p_max turns it into probabilities."""
+        """Add a chunk: `e` is exp(z − m) with the entry of the maximum, at `a`, set to 0; `scale` = p_max makes it
+        probabilities; `y` are the labels and `p_label` their probabilities."""
         self.n += len(e)
         self.sum += scale @ e + torch.bincount(a, scale, minlength=self.k)  # few classes: `index_add_` would queue up
         self.entries.append((a, scale))
-        # the rest of a row sums to 1 − p_max: only rows where that exceeds 1/B can hold another large entry
+        # the other entries of a row sum to 1 − p_max, so only rows where that exceeds 1/B have another large entry
         part, factor = e, scale
-        if not e.is_cuda:  # there a look at all rows is quicker than the wait for which
+        if not e.is_cuda:  # on CUDA, reading all rows is quicker than waiting for the list of rows
             rows = (1 - scale > 1 / self.bins).nonzero()[:, 0]
             if 2 * len(rows) <= len(e):
                 part, factor = e[rows], scale[rows]
@@ -82,13 +83,14 @@ class Cells:
 
 
 def _where_above(e: Tensor, least: Tensor) -> Tensor:
-    """Flat positions at which a row exceeds its bound. Few do, and NumPy skips the others eight at a time."""
+    """The flat positions where an entry exceeds the bound of its row. They are few, and NumPy finds them quickly."""
     above = (e > least[:, None]).reshape(-1)
     return torch.from_numpy(np.flatnonzero(above.numpy())) if e.device.type == "cpu" else above.nonzero()[:, 0]
 
 
 def classwise_influence(predictions: Predictions, signs: Tensor, bins: int) -> Tensor:
-    """Σ_k signs[k, bin of p_k] (p_k − y_k) of each item: the derivative of Σ|δ| by its weight; signs is [K, bins]."""
+    """Σ_k signs[k, bin of p_k] (p_k − y_k) of each item, [N]: the derivative of Σ|δ| by the item's weight. `signs` is
+    [K, bins]."""
     assert predictions.logits is not None
     logits = predictions.logits
     signs = signs.to(logits.device)

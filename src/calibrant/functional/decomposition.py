@@ -1,7 +1,7 @@
-"""A proper score is calibration plus refinement (Murphy 1973); ECE is α − r·β − γ (DS Eq. 9).
+"""A proper score is calibration plus refinement (Murphy 1973), and ECE is α − r·β − γ (DS Eq. 9).
 
-The split is not exact, because scores also vary within a bin: that is the `residual`, which is always shown. `bins` are
-the sums in the bins of the top-label event, if they are known already.
+The split is not exact, because confidences also vary within a bin; the difference is the `residual`, which is always
+shown. The argument `bins` holds the sums in bins of the top-label event, if they are known already.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from calibrant.functional.scores import Scores
 class Murphy:
     """total = calibration + refinement + residual + rest.
 
-    `calibration`: what a perfect recalibration of the bins would save; `refinement`: what would remain; `residual`:
-    what varies within bins; `rest`: the part of NLL that is not about the top label (which class it was, when the
-    prediction is wrong; 0 for Brier).
+    `calibration` is what a perfect recalibration of the bins would save, and `refinement` what would remain.
+    `residual` comes from the variation within bins. `rest` is the part of NLL that is not about the top label (which
+    class it was when the prediction is wrong); it is 0 for Brier.
     """
 
     total: float
@@ -35,9 +35,9 @@ class Murphy:
 
 
 def murphy_brier(scores: Scores, bins: BinSums | None = None) -> Murphy:
-    """Brier, summed over classes: Σ_k Σ_b n_kb/N · (conf_kb − acc_kb)² and Σ n_kb/N · acc(1 − acc).
+    """The Brier score, summed over classes: Σ_k Σ_b n_kb/N · (conf_kb − acc_kb)² and Σ n_kb/N · acc(1 − acc).
 
-    From a top-1 file only the Brier score of the event "the prediction is right" can be split.
+    For a top-1 file, the Brier score of the event "the prediction is right".
     """
     if scores.classwise is not None and scores.brier is not None:
         cells, total = scores.classwise, float(scores.brier.mean())
@@ -53,11 +53,11 @@ def murphy_brier(scores: Scores, bins: BinSums | None = None) -> Murphy:
 
 
 def murphy_nll(scores: Scores, bins: BinSums | None = None) -> Murphy:
-    """NLL: KL(acc_b ‖ conf_b) and H(acc_b), averaged over the bins of the top-label event."""
+    """NLL: the averages of KL(acc_b ‖ conf_b) and of H(acc_b) over the bins of the top-label event."""
     log_sure, log_error = torch.log(scores.confidence), scores.log_error
     event = 0 - float(torch.where(scores.correct, log_sure, log_error).mean())
     total = event if scores.log_p_label is None else 0 - float(scores.log_p_label.mean())
-    if scores.about == "positive class":  # of two classes the event is the label; log p₁ itself may underflow
+    if scores.about == "positive class":  # for two classes the event is the label itself; log p₁ may underflow
         event = total
     sums = bins or event_bins(scores)
     share, acc, conf = sums.count[0] / scores.n, sums.accuracy[0], sums.mean_confidence[0]
@@ -81,11 +81,11 @@ class Identity:
     ece: float
     residual: float | None  # ece − predicted
     bins: int  # bins that hold items
-    bins_underconfident: int  # of them, where accuracy exceeds confidence: the assumption fails
+    bins_underconfident: int  # those where accuracy exceeds confidence, against the assumption
 
 
 def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums | None = None) -> Identity:
-    """`refinement` is the AUROC, if it is known already: only that needs a sort."""
+    """DS Eq. 9 for these scores. `refinement` is their AUROC, if it is known already; only AUROC needs a sort."""
     sums = bins or event_bins(scores)
     right, n = scores.right, scores.n
     wrong = n - right
@@ -104,7 +104,7 @@ def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums 
 
 
 def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
-    """log(1 − mean confidence) of each bin. Near 1 that loses its digits, so there 1 − p itself is averaged."""
+    """log(1 − mean confidence) of each bin. Near 1 this loses its digits, so there 1 − p is averaged instead."""
     out = torch.log1p(-conf)
     for b in (conf > 1 - 1e-4).nonzero()[:, 0].tolist():  # the last bin, or none
         inside = log_error[equal_width(scores.confidence, scores.bins) == b]
@@ -113,6 +113,6 @@ def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
 
 
 def event_bins(scores: Scores) -> BinSums:
-    """Sums in equal-width bins of confidence, also what a reliability diagram is drawn from."""
+    """The sums in equal-width bins of confidence, from which reliability diagrams are drawn too."""
     index = equal_width(scores.confidence, scores.bins)
     return bin_sums(index, scores.bins, scores.confidence, scores.correct)

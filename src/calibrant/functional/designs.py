@@ -1,4 +1,4 @@
-"""The linear operators θ → logits that `multinomial.py` fits: diagonal, full, one function for all classes."""
+"""The linear operators θ → logits that `multinomial.py` fits: diagonal, full, and one function for all classes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """Of each class's features under the weights w_n = p_nk(1 − p_nk): Σ w [K], their mean and variance [K, D].
+    """Weighted moments of each class's features, with weights w_n = p_nk(1 − p_nk): Σ w [K], mean and variance [K, D].
 
-    The Hessian's block of a class is Σ w · (covariance + mean meanᵀ); what a preconditioner keeps of it.
+    The Hessian's block of a class is Σ w · (covariance + mean meanᵀ). The preconditioner uses it with the covariance
+    replaced by the variances.
     """
 
     weight: Tensor
@@ -23,16 +24,16 @@ class Moments:
 
     @staticmethod
     def of(weight: Tensor, first: Tensor, second: Tensor) -> Moments:
-        """From Σ w, Σ w f and Σ w f²."""
+        """The moments from Σ w, Σ w f and Σ w f²."""
         total = weight[:, None].clamp_min(1e-30)
         mean = first / total
         return Moments(weight, mean, (second / total - mean.square()).clamp_min(0))
 
 
 class Design(Protocol):
-    """θ[P] → logits[N, K], its adjoint, and the Hessian of Σ_n logsumexp η at probabilities p.
+    """The linear map θ[P] → logits[N, K], its adjoint, and the Hessian of Σ_n logsumexp η at probabilities p.
 
-    `rows` views θ as [K, D], a class's own parameters in a row, and `flat` undoes it.
+    `rows` views θ as [K, D], with the parameters of one class in a row; `flat` is its inverse.
     """
 
     @property
@@ -148,8 +149,8 @@ class Shared:
     """η_nk = Σ_j θ_j φ_j(x_nk): one function of the score for all classes, θ_j its slope between knots j − 1 and j.
 
     φ_j(x) is the part of x in segment j, counted from the first knot; the outer segments have no outer end. A score in
-    segment s crosses the segments before it whole (`width`) and its own by `depth`, so sums by segment are all that
-    adjoint and Hessian need, and the N × K × J features never exist.
+    segment s crosses the full `width` of the segments before it and the `depth` of its own. So adjoint and Hessian need
+    only sums by segment, and the N × K × J features are never stored.
     """
 
     x: Tensor
@@ -172,7 +173,7 @@ class Shared:
 
     @cached_property
     def width(self) -> Tensor:
-        """[J]; of the outer segments, which nothing crosses, 0."""
+        """The width of each segment, [J]; 0 for the outer ones, which nothing crosses."""
         return torch.nn.functional.pad(torch.diff(self.knots), (1, 1))
 
     def __call__(self, theta: Tensor) -> Tensor:
@@ -181,7 +182,7 @@ class Shared:
         return torch.addcmul(height[self.segment], theta[self.segment], self.depth)
 
     def _sums(self, values: Tensor) -> Tensor:
-        """Σ over entries, by segment."""
+        """The sum of the values in each segment."""
         return torch.bincount(self.segment.flatten(), values.flatten(), minlength=len(self.width)).to(values.dtype)
 
     def adjoint(self, residual: Tensor) -> Tensor:
@@ -212,5 +213,5 @@ class Shared:
 
 
 def _beyond(values: Tensor) -> Tensor:
-    """Σ_{s > j} of the last axis."""
+    """For each j, the sum over s > j along the last axis."""
     return values.flip(-1).cumsum(-1).flip(-1) - values

@@ -1,7 +1,7 @@
 """A band of spatial frequencies: the mask M_f of SS §2.2, and F⁻¹(F(δ) ⊙ M_f).
 
-SS's Figure 6a shows a square ring, and the authors' code cuts one: frequencies whose larger component lies within
-`width` of f. Frequencies are in units of π a pixel, so 1 is the finest checkerboard and 0 a constant.
+As in SS's Figure 6a and the authors' code, the band is a square ring: the frequencies whose larger component is within
+`width` of f. Frequencies are in units of π per pixel, so 1 is the finest checkerboard and 0 a constant.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def band(h: int, w: int, frequency: float, width: float, device: torch.device) -
     rows = 2 * torch.fft.fftfreq(h, dtype=torch.float64).abs()
     columns = 2 * torch.fft.rfftfreq(w, dtype=torch.float64)
     larger = torch.maximum(rows[:, None], columns)
-    near = 1e-9  # frequencies are multiples of 2 / side: an edge belongs to the band below it
+    near = 1e-9  # frequencies are multiples of 2 / side, so one may be on an edge; it belongs to the band below
     inside = (larger > frequency - width + near) & (larger <= frequency + width + near)
     if frequency - width < 0:
         inside |= larger == 0

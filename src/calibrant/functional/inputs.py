@@ -1,8 +1,8 @@
 """A user's arrays → checked `Predictions`. Nothing is guessed from the values.
 
-Only the name of the argument tells logits from probabilities. Probabilities become logs (`probabilities`); a logit of
-−inf marks an impossible class. Images of labels come in with `class_axis` and `ignore_index` and become rows
-(`segmentation`).
+Only the name of the argument tells logits from probabilities. Probabilities become logs (`probabilities`), and a logit
+of −inf marks an impossible class. Images of labels are given with `class_axis` and `ignore_index` and become rows, one
+per pixel (`segmentation`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def predictions(
     source: str = "",
     doubt: bool = True,
 ) -> Predictions:
-    """Check arrays and join them into `Predictions`; an error names the row.
+    """Check arrays and join them into `Predictions`. Errors name the row.
 
     `logits` (or `probs`) is [N, K], [M, N, K] for members, or one column (`[N]`, `[N, 1]`) with the score of class 1 in
     a binary problem. Labels are numbers or, with the names of the `classes` in the order of the scores, text.
-    `predicted` and `confidence` alone make a top-1 set. Raw logits that look like probabilities count
-    as logits, with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
+    `predicted` and `confidence` alone make a top-1 set. Raw logits that look like probabilities are used as logits,
+    with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
     """
     where = f"{source}: " if source else ""
     _check_given(logits, labels, probs, where)
@@ -129,7 +129,7 @@ def _count(scores: Tensor | None, y: Tensor, where: str) -> int:
 
 
 def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
-    """[N] int64 in [0, K); anything else is named with its row."""
+    """The labels as int64 [N] in [0, K). An error names the row of any other label."""
     if labels.ndim == 2 and k is not None and labels.shape[1] == k and k > 1:
         raise InputError(
             f"{where}labels are a [N, {k}] table: multilabel targets are not supported; "
@@ -157,7 +157,7 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
 
 
 def _remedy(labels: Tensor, bad: Tensor, k: int | None) -> str:
-    """What such labels usually mean. Nothing is changed: only the user knows whether class 1 is the first column."""
+    """What such labels usually mean. They are not changed, because only the user knows what class 1 is."""
     low, high, odd = int(labels.min()), int(labels.max()), labels[bad]
     if k is not None and (low, high) == (1, k):
         return f"; these run from 1 to {k}: subtract 1"
@@ -175,7 +175,8 @@ def as_split(split: Split | str, where: str = "") -> Split:
 
 
 def _logits(scores: Tensor, y: Tensor, name: str, where: str, doubted: bool) -> tuple[Tensor, bool]:
-    """Logits of all classes, and whether the scores were one column; `doubted` logits may turn out probabilities."""
+    """(logits of all classes, whether the scores were one column). With `doubted`, warn if they look like
+    probabilities."""
     scores, binary = _binary(scores, name, where, y)
     _shape(scores, name, where)
     if name == "probs":
@@ -227,7 +228,7 @@ def _shape(scores: Tensor, name: str, where: str) -> None:
 
 
 def _finite_logits(logits: Tensor, where: str) -> None:
-    """NaN and +inf are errors; −inf is an impossible class, but not every class may be impossible."""
+    """Raise an error for NaN, +inf, and rows that are all −inf. Some −inf in a row mark impossible classes."""
     top = logits.amax(-1)  # NaN where a row has one
     if math.isfinite(top.abs().amax()):
         return
@@ -279,7 +280,7 @@ def _aligned(values: Any, n: int, name: str, where: str) -> Tensor | None:
 
 
 def numbered_groups(group: Any, n: int, where: str = "") -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Group labels of any kind (numbers or text) → dense ids 0…G−1, and the labels that they number."""
+    """Group labels of any kind (numbers or text) → (ids in 0…G−1, the label of each id)."""
     if group is None:
         return None, None
     values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)

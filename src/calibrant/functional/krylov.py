@@ -1,12 +1,12 @@
-"""Largest eigenvalues and spectral density of a symmetric matrix that is known only by its products A @ v.
+"""The largest eigenvalues and the spectral density of a symmetric matrix that is known only by its products A @ v.
 
     Lanczos:  V orthonormal,  T = Vᵀ A V,  A V = V T + w eᵀ;   a Ritz pair (θ, u = V s) has ‖A u − θ u‖ = ‖w‖·|s_m|
     error of θ ≤ min(r, r²/gap)      r: that residual; gap: distance to the other Ritz values (Parlett 1998, ch. 11)
     density:  φ(λ) ≈ Σ_j τ_j δ(λ − θ_j),   τ_j = s_{1j}²      (stochastic Lanczos quadrature; Ghorbani 2019)
 
-Every new vector is made orthogonal to all the others, so no eigenvalue appears twice by rounding. At most `basis + 1`
-vectors are held: a full basis is replaced by its best Ritz vectors (thick restart; Wu & Simon 2000).
-scipy's `eigsh` looks at its result only when its basis is full, and on the CPU; this one stops after any product.
+Every new vector is made orthogonal to all others, so rounding cannot make an eigenvalue appear twice. At most
+`basis + 1` vectors are held: a full basis is replaced by its best Ritz vectors (thick restart; Wu & Simon 2000). Unlike
+scipy's `eigsh`, which checks convergence only when its basis is full and runs on the CPU, this stops after any product.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from calibrant.errors import InputError
 from calibrant.functional.trace import Operator, signs
 
 TOLERANCE = 1e-7
-"""Default error of an eigenvalue, relative to the largest one in size."""
+"""The default error of an eigenvalue, relative to the largest absolute eigenvalue."""
 BLOCK = 2**21
-"""Numbers that are held in float64 at a time; larger blocks leave a CPU's caches and take ten times as long."""
+"""Numbers that are held in float64 at a time; larger blocks do not fit a CPU's caches and take ten times as long."""
 
 
 @dataclass(frozen=True, eq=False)
 class Eigenpairs:
-    """The k largest eigenvalues, falling. The matrix certainly has an eigenvalue within `residuals` of each."""
+    """The k largest eigenvalues, in falling order. The matrix has an eigenvalue within `residuals` of each."""
 
     values: Tensor  # [k] float64
     residuals: Tensor  # [k] float64, ‖A u − λ u‖
     vectors: Tensor  # [k, size]
     products: int  # how often the matrix was multiplied
     converged: bool  # whether the tolerance was reached
-    history: tuple[float, ...] = ()  # the first eigenvalue as it was known after each product
+    history: tuple[float, ...] = ()  # the estimate of the first eigenvalue after each product
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Quadrature:
     products: int
 
     def density(self, at: Tensor, width: float) -> Tensor:
-        """The density at these points, each node a Gaussian of standard deviation `width`."""
+        """The density at these points, where each node is a Gaussian with standard deviation `width`."""
         bumps = torch.exp(-((at[:, None] - self.nodes.reshape(-1)) ** 2) / (2 * width**2))
         mean: Tensor = bumps @ self.weights.reshape(-1) / (width * (2 * torch.pi) ** 0.5 * len(self.nodes))
         return mean
@@ -65,9 +65,9 @@ def lanczos(
 ) -> Eigenpairs:
     """The k largest eigenvalues by thick-restart Lanczos; `most` bounds the products.
 
-    The start vector is random, or half of it is `near`, a guess of where the largest eigenvectors lie; the random half
-    lets no eigenvector be missed. Stops when the error bound of all k is below `tol` of the largest eigenvalue in size.
-    Of an eigenvalue that occurs several times, a single start vector sees one copy.
+    The start vector is random. If `near` guesses the direction of the largest eigenvectors, it is half of the start
+    vector; the random half makes sure that no eigenvector is missed. The iteration stops when the error bounds of all k
+    are below `tol` times the largest absolute eigenvalue. A repeated eigenvalue is found only once.
     """
     _check(matrix, k)
     width = min(matrix.size, max(20, 2 * k + 10) if basis is None else basis)
@@ -111,10 +111,10 @@ def lanczos(
 def power_iteration(
     matrix: Operator, k: int, generator: torch.Generator, *, tol: float = 1e-3, most: int = 100
 ) -> Eigenpairs:
-    """SS's own method (Alg. 1): the k eigenvalues that are largest in size, one after the other.
+    """SS's own method (Alg. 1): the k eigenvalues that are largest in absolute value, one after the other.
 
-    Stops when an eigenvalue changes by less than `tol` of itself from one product to the next, or after `most` products
-    for each. That rule does not bound the error: `residuals` do.
+    It stops when an eigenvalue changes by less than `tol` of itself from one product to the next, or after `most`
+    products for each. This rule does not bound the error; `residuals` do.
     """
     _check(matrix, k)
     vectors = torch.zeros(k, matrix.size, device=matrix.device, dtype=matrix.dtype)
@@ -163,7 +163,7 @@ def quadrature(matrix: Operator, steps: int, probes: int, generator: torch.Gener
 
 
 def error_bound(theta: Tensor, residual: Tensor) -> Tensor:
-    """min(r, r²/gap) of each Ritz value; the gap is that between Ritz values, so the second is an estimate."""
+    """min(r, r²/gap) of each Ritz value. The gap is the one between Ritz values, so r²/gap is an estimate."""
     if len(theta) == 1:
         return residual
     apart = (theta[:, None] - theta).abs().fill_diagonal_(float("inf")).amin(1)
@@ -171,7 +171,7 @@ def error_bound(theta: Tensor, residual: Tensor) -> Tensor:
 
 
 def _expand(matrix: Operator, vectors: Tensor, small: Tensor, m: int) -> float:
-    """One product: writes column m of T and, at m + 1, the next vector. Returns the length of what was left of it."""
+    """Multiply vector m, write column m of T and vector m + 1, and return the latter's length before normalisation."""
     w, along = _orthogonal(_product(matrix, vectors[m]), vectors[: m + 1])
     small[: m + 1, m] = small[m, : m + 1] = along.cpu()
     length = _length(w)
@@ -180,7 +180,7 @@ def _expand(matrix: Operator, vectors: Tensor, small: Tensor, m: int) -> float:
 
 
 def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """w without its parts along these orthonormal rows, and those parts; twice, which is enough (Giraud 2005)."""
+    """(w orthogonal to these orthonormal rows, the parts removed). Done twice, which is enough (Giraud 2005)."""
     along = _inner(vectors, w)
     w = w - along.to(w.dtype) @ vectors
     again = _inner(vectors, w)
@@ -188,7 +188,7 @@ def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inner(vectors: Tensor, w: Tensor) -> Tensor:
-    """Each row times w, in float64: on the CPU, a float32 sum of 11 million terms is wrong in the fourth digit."""
+    """The product of each row with w, in float64: a float32 sum of 11 million terms is wrong in the fourth digit."""
     total = torch.zeros(len(vectors), dtype=torch.float64, device=w.device)
     columns = BLOCK // max(len(vectors), 1)
     for rows, part in zip(torch.split(vectors, columns, 1), torch.split(w, columns), strict=True):

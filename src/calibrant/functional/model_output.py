@@ -1,6 +1,6 @@
 """The logits in the output of a model: the tensor itself, `.logits` (transformers), or `["logits"]`.
 
-A binary model may return one logit per item, that of class 1; the logit of class 0 is then 0.
+A binary model may return one logit per item, for class 1. The logit of class 0 is then 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def both_classes(logits: Tensor) -> Tensor:
-    """One column, [N] or [..., 1], the logit of class 1 → [..., 2]; more columns are left as they are."""
+    """One column [N] or [..., 1], the logit of class 1, becomes [..., 2]; more columns stay as they are."""
     if logits.ndim > 1 and logits.shape[-1] != 1:
         return logits
     one = logits if logits.ndim == 1 else logits[..., 0]

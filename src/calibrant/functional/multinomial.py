@@ -4,11 +4,11 @@ With logits η = L(θ), linear in θ, minimise the convex
 
     f(θ) = 1/N Σ_n [ logsumexp_k η_nk − η_n,y(n) ] + Σ_i r_i (θ_i − c_i)²
 
-A `Design` is the linear operator L with its adjoint, so the solver never sees which map it fits. Few
-parameters: the exact Hessian and Cholesky. Many: conjugate gradients on Hessian products
-L*(p∘(Lv − ⟨p, Lv⟩)), preconditioned by the Hessian's diagonal, stopped as soon as they help no more
-(truncated Newton). The certificate is a bound on f(θ) − min f where
-there is a ridge on everything, Σ_i g_i²/(4 r_i), else its estimate, the Newton decrement λ²/2.
+A `Design` is the linear operator L with its adjoint, so the solver does not know which map it fits. With few parameters
+it uses the exact Hessian and Cholesky. With many it uses conjugate gradients on Hessian products
+L*(p∘(Lv − ⟨p, Lv⟩)), preconditioned by the Hessian's diagonal and stopped as soon as they help no more (truncated
+Newton). The certificate is the bound Σ_i g_i²/(4 r_i) on f(θ) − min f if every parameter has a ridge, else an estimate
+of it, the Newton decrement λ²/2.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from torch import Tensor
 from calibrant.functional.designs import Design
 
 DENSE = 64
-"""Up to this many parameters, the whole Hessian is always cheaper than its products."""
+"""Up to this many parameters, the whole Hessian is always cheaper than products with it."""
 LIGHT = 1 << 24
-"""Up to this N × parameters², it is cheaper too: a dozen small products take longer to start than to compute."""
+"""Up to this N × parameters², the whole Hessian is cheaper too, because small products take longer to start than to
+compute."""
 AFFORDABLE = 512
-"""Up to this many parameters, it is used once conjugate gradients have needed more than `PATIENCE` products."""
+"""Up to this many parameters, the whole Hessian is used once conjugate gradients need more than `PATIENCE` products."""
 PATIENCE = 20
 SMALL = 1 << 16
 """Up to this N × K, float64 alone is fast enough."""
@@ -63,10 +64,10 @@ def minimise(
     tolerance: float = 1e-9,
     limit: int = 100,
 ) -> Solution:
-    """The minimiser of f, from `start` (else `centre`); `lower` bounds θ from below.
+    """The minimiser of f, found from `start` (default: `centre`); `lower` bounds θ from below.
 
-    Large problems are first solved in float32, which takes most of the time. Then float64 starts close to the solution,
-    and decides with its own objective and gradient when it is reached.
+    Large problems are first solved in float32, so that float64 starts close to the solution. The objective and the
+    gradient in float64 decide when the solution is reached.
     """
     ridge, centre = ridge.to(labels.device), centre.to(labels.device)
     lower = None if lower is None else lower.to(labels.device)
@@ -87,7 +88,7 @@ def minimise(
 
 
 def effective_degrees(design: Design, theta: Tensor, ridge: Tensor) -> float | None:
-    """tr[(H + 2R)⁻¹ H] at θ: the parameters that the ridge leaves free. None where the whole Hessian is too dear."""
+    """tr[(H + 2R)⁻¹ H] at θ: how many parameters the ridge leaves free. None where the Hessian is too expensive."""
     if len(theta) > 2 * DENSE:
         return None
     p = torch.softmax(design(theta), 1)
@@ -126,7 +127,7 @@ class _Problem:
 
 
 def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: float, limit: int) -> Solution:
-    """Newton's method; `curvature` is the same problem in the precision that steps are computed in."""
+    """Newton's method. `curvature` is the same problem in the precision in which steps are computed."""
     lower, iteration = problem.lower, 0
     dense = len(theta) <= DENSE or lower is not None or len(problem.pick) * len(theta) ** 2 <= LIGHT
     value, p = problem.at(theta)
@@ -134,7 +135,7 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
         g = problem.gradient(theta, p)
         free = torch.ones_like(theta, dtype=torch.bool) if lower is None else (theta > lower) | (g < 0)
         g = torch.where(free, g, 0.0)
-        # a ridge everywhere makes f strongly convex, so f − min f ≤ Σ g²/(4r) at no cost
+        # with a ridge on everything f is strongly convex, so f − min f ≤ Σ g²/(4r), without the Hessian
         decrement = float((g.square() / (4 * problem.ridge)).nan_to_num(nan=0.0).sum())
         if decrement <= tolerance * max(value, 1e-3):
             break
@@ -147,7 +148,7 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
             h = curvature.design.hessian(p.to(dtype)) / len(p) + torch.diag(2 * curvature.ridge)
             step = _dense_step(h.to(g.dtype), g, free)
             while lower is not None and bool((stuck := free & (theta <= lower) & (step < 0)).any()):
-                # its own gradient points up from the bound, but the joint step down: it is held until the next step
+                # the gradient points up from the bound, but the joint step goes below it: held until the next step
                 free = free & ~stuck
                 g = torch.where(free, g, 0.0)
                 step = _dense_step(h.to(g.dtype), g, free)
@@ -174,7 +175,7 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
 def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
     if not bool(free.all()):
         h = torch.where(free[:, None] & free[None, :], h, 0.0) + torch.diag((~free).to(h.dtype))
-    # without a ridge, adding one constant to all logits changes nothing: such a direction needs a floor
+    # without a ridge, adding a constant to all logits changes nothing, so this direction needs a positive curvature
     jitter = torch.finfo(h.dtype).eps * float(h.diagonal().mean())
     while True:
         factor, info = torch.linalg.cholesky_ex(h + jitter * torch.eye(len(h), dtype=h.dtype, device=h.device))
@@ -184,7 +185,7 @@ def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
 
 
 def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor, limit: int) -> tuple[Tensor, bool]:
-    """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear); and whether that was reached."""
+    """(step, converged) with (H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear)."""
     design, twice_ridge, n = problem.design, 2 * problem.ridge, len(p)
     precondition = _preconditioner(problem, p)
     step, r = torch.zeros_like(g), -g
@@ -209,9 +210,9 @@ def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor, limit: int) -> tupl
 
 
 def _preconditioner(problem: _Problem, p: Tensor) -> Callable[[Tensor], Tensor]:
-    """Per class, the inverse of ridge + Σw (diag(variance) + mean meanᵀ), by Sherman and Morrison.
+    """The inverse of ridge + Σw (diag(variance) + mean meanᵀ) of each class, by Sherman and Morrison.
 
-    Log-probabilities are all far below zero together, so the mean is what makes the problem ill-conditioned.
+    Log-probabilities are all far below zero, so it is their mean that makes the problem ill-conditioned.
     """
     design, n = problem.design, len(p)
     moments = design.moments(p)

@@ -1,8 +1,7 @@
-"""Noise that is never stored: a member is a seed, and its noise is drawn again when needed.
+"""Noise on parameters that is never stored: a member is a seed, and its noise is drawn again when needed.
 
-Uniform noise has the variance of the Gaussian (width ±√3·σ): PEP tries it without giving a width.
-Antithetic members come in pairs of opposite sign, which cancels the odd terms of L(σ) and makes it
-smooth in σ with few members.
+Uniform noise has the variance of the Gaussian (width ±√3·σ), because PEP does not give its width. Antithetic members
+come in pairs of opposite sign. This cancels the odd terms of L(σ), so that L is smooth in σ with few members.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ DISTRIBUTIONS = ("gaussian", "uniform")
 
 
 def member_seed(seed: int, member: int) -> int:
-    """A 63-bit seed that depends on both numbers and on nothing else."""
+    """A 63-bit seed that depends only on these two numbers."""
     digest = hashlib.sha256(f"calibrant member {seed} {member}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -41,8 +40,8 @@ def perturb_(
 ) -> None:
     """Write originals + σ·noise into `targets`, one tensor at a time and without a third copy.
 
-    In reduced precision the noise is drawn in float32, so that a bf16 model sees the same noise as its
-    float32 twin, rounded once.
+    For a reduced precision the noise is drawn in float32 and rounded once, so that a bf16 model gets the same noise as
+    its float32 version.
     """
     sign = -1.0 if antithetic and member % 2 else 1.0
     key = member_seed(seed, member // 2 if antithetic else member)
@@ -59,7 +58,7 @@ def perturb_(
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(key)
         small = target.dtype in (torch.float16, torch.bfloat16)
-        # drawn in the order of the indices, not of memory: a model in channels_last is the same model
+        # drawn in the order of the indices, not of memory, so that channels_last does not change the noise
         apart = small or not target.is_contiguous()
         kind = torch.float32 if small else target.dtype
         noise = torch.empty(target.shape, dtype=kind, device=device) if apart else target

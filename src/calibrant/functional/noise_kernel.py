@@ -1,9 +1,9 @@
 """θ + σ·ε in one pass over memory on a CUDA device: draw, scale, add and store, fused (Triton).
 
-The counter of the generator is the position of a number in the concatenation of all tensors, so that the noise depends
-on the seed and the layout of the parameters alone, not on the launch. Philox4x32 with 7 rounds (Salmon 2011: the fewest
-that pass BigCrush), then Box–Muller with the special-function unit: the arithmetic has to keep up with memory. Its
-sine and cosine are good to 2⁻²⁰ on [−π, π], which is where the angle lies.
+The generator's counter is the position of a number in the concatenation of all tensors, so the noise depends only on
+the seed and the layout of the parameters, not on the launch. The generator is Philox4x32 with 7 rounds, the fewest that
+pass BigCrush (Salmon 2011). Box–Muller uses the special-function unit, because the arithmetic must keep up with memory;
+its sine and cosine are accurate to 2⁻²⁰ on [−π, π], the range of the angle.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 512
-"""Calls of the generator a program makes; each gives four neighbouring numbers."""
+"""Calls of the generator per program; each gives four neighbouring numbers."""
 
 WARPS = 4
 
 
 @triton.jit
 def _unit(bits):  # type: ignore[no-untyped-def]
-    """[1, 2) from 23 random bits, written into a float's mantissa."""
+    """A number in [1, 2): 23 random bits as the mantissa of a float."""
     return ((bits >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
 
 
@@ -66,7 +66,7 @@ def perturb(target: Tensor, original: Tensor, sigma: float, seed: int, offset: i
 
 
 def fits(target: Tensor, original: Tensor) -> bool:
-    """Dense tensors of one layout on a CUDA device, of less than 2³¹ numbers; anything else takes the plain path."""
+    """Whether the kernel can be used: dense CUDA tensors of one layout, with fewer than 2³¹ numbers."""
     dense = target.is_contiguous() or (target.ndim == 4 and target.is_contiguous(memory_format=torch.channels_last))
     same = target.stride() == original.stride() and 0 < target.numel() < 2**31 - 4 * BLOCK
     return target.is_cuda and dense and same and target.dtype in (torch.float32, torch.float16, torch.bfloat16)

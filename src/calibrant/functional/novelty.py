@@ -1,4 +1,4 @@
-"""Scores of how foreign an item looks to a predictor, from its logits; higher is more foreign. Float64.
+"""Scores of how unfamiliar an item looks to a predictor, from its logits, in float64. Higher is less familiar.
 
     max_probability    log(1 − max_k p_k)                                  (Hendrycks 2017; stable where p rounds to 1)
     entropy            −Σ_k p_k log p_k                                    (AR §5.5, PEP §3.2)
@@ -6,7 +6,7 @@
     energy             −log Σ_k exp z_k                                    (Liu 2020; raw logits only)
     max_logit          −max_k z_k                                          (Hendrycks 2022; raw logits only)
 
-The last two read the scale of the logits, which log-probabilities have lost.
+The last two need the scale of raw logits, which log-probabilities have lost.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor
 Spacing = Literal["log", "linear"]
 
 LEAST_ENTROPY = 1e-8
-"""Logarithmic bins of entropy begin here (as plotted by Maddox 2019); smaller values go into the first bin."""
+"""Where logarithmic bins of entropy begin (as in the plots of Maddox 2019); smaller values go into the first bin."""
 
 
 def max_probability(logits: Tensor) -> Tensor:
-    """log(1 − p_max), which ranks like 1 − p_max but keeps its digits where p_max rounds to 1."""
+    """log(1 − p_max). It ranks like 1 − p_max, and keeps its digits where p_max rounds to 1."""
     top, other = _split(logits)
     rest = torch.logsumexp(other - top[..., None], -1)
     return rest - torch.nn.functional.softplus(rest)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """−Σ p log p in nats, with the digits of tiny entropies: the top class's own term is log1p(R)/(1 + R)."""
+    """−Σ p log p in nats, accurate for tiny entropies because the top class's term is log1p(R)/(1 + R)."""
     top, other = _split(logits)
     away = other - top[..., None]
     weight = away.exp()
@@ -42,7 +42,8 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def mutual_information(members: Tensor) -> Tensor:
-    """Mutual information of members [M, N, K], as a mean of KL divergences, which rounding cannot make negative."""
+    """The mutual information of members [M, N, K], as a mean of KL divergences so that rounding cannot make it
+    negative."""
     log_p = torch.log_softmax(members.double(), -1)
     log_mean = torch.logsumexp(log_p, 0) - math.log(len(members))
     p = log_p.exp()
@@ -51,7 +52,7 @@ def mutual_information(members: Tensor) -> Tensor:
 
 
 def energy(logits: Tensor) -> Tensor:
-    """−logsumexp, temperature 1; of members [M, N, K] the mean."""
+    """−logsumexp at temperature 1; for members [M, N, K], their mean."""
     e: Tensor = -torch.logsumexp(logits.double(), -1)
     return e.mean(0) if logits.ndim == 3 else e
 
@@ -62,7 +63,7 @@ def max_logit(logits: Tensor) -> Tensor:
 
 
 def _split(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """(the largest logit, the others)."""
+    """(the largest logit, the other logits)."""
     z = logits.double()
     top, index = z.max(-1)
     keep = torch.ones_like(z, dtype=torch.bool).scatter_(-1, index[..., None], False)
@@ -70,7 +71,7 @@ def _split(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entropy_edges(k: int, bins: int = 30, spacing: Spacing = "log") -> Tensor:
-    """Edges of `bins` bins of entropy up to its maximum ln K."""
+    """The edges of `bins` bins of entropy up to its maximum, ln K."""
     most = math.log(k)
     if spacing == "linear":
         return torch.linspace(0, most, bins + 1, dtype=torch.float64)
@@ -78,7 +79,8 @@ def entropy_edges(k: int, bins: int = 30, spacing: Spacing = "log") -> Tensor:
 
 
 def histogram(values: Tensor, edges: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Counts in right-closed bins; what lies outside goes into the first or the last. `weights` [B, N] → [B, bins]."""
+    """The counts in right-closed bins, [bins], or [B, bins] under `weights` [B, N]. Values outside go into the first or
+    last bin."""
     bins = len(edges) - 1
     index = (torch.searchsorted(edges, values.double().contiguous(), side="left") - 1).clamp(0, bins - 1)
     if weights is None:
@@ -87,10 +89,10 @@ def histogram(values: Tensor, edges: Tensor, weights: Tensor | None = None) -> T
 
 
 def symmetrised_kl(inside: Tensor, outside: Tensor, smoothing: float = 0.5) -> Tensor:
-    """KL(p ‖ q) + KL(q ‖ p) of two histograms [..., bins] of counts, each bin with `smoothing` items more.
+    """KL(p ‖ q) + KL(q ‖ p) = Σ_b (p_b − q_b) log(p_b / q_b) of two histograms [..., bins] of counts.
 
-    = Σ_b (p_b − q_b) log(p_b / q_b): Kullback and Leibler's own symmetric divergence. PEP §3.2 gives neither bins nor
-    smoothing, nor whether the two directions are added or averaged: here they are added.
+    This is Kullback and Leibler's own symmetric divergence. `smoothing` items are added to each bin. PEP §3.2 does not
+    say which bins and smoothing it uses, nor whether the two directions are added or averaged. Here they are added.
     """
     p, q = (
         (counts + smoothing) / (counts.sum(-1, keepdim=True) + smoothing * counts.shape[-1])

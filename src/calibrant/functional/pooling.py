@@ -1,4 +1,4 @@
-"""Members to one prediction, and how much the members disagree. All in log space, float64."""
+"""One prediction from several members, and how much the members disagree; in log space and float64."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor
 
 
 def pool(logits: Tensor) -> Tensor:
-    """[M, N, K] -> [N, K]: log of the mean probability, log (1/M) Σ_m softmax(z_m)."""
+    """Members [M, N, K] → [N, K], the log of the mean probability: log (1/M) Σ_m softmax(z_m)."""
     pooled: Tensor = torch.logsumexp(torch.log_softmax(logits.double(), -1), 0) - math.log(logits.shape[0])
     return pooled
 
 
 def pooled(logits: Tensor) -> Tensor:
-    """[M, N, K] or [N, K] -> [N, K] in float64."""
+    """Members [M, N, K], pooled, or a single prediction [N, K], as float64 [N, K]."""
     return pool(logits) if logits.ndim == 3 else logits.double()
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Per item, over M members: entropy of the mean, mean of the entropies, their difference (mutual
-    information), and the variance over members of the probability of the *true* class.
+    """For each item, over M members: the entropy of the mean, the mean of the entropies, their difference (mutual
+    information), and the variance of the probability of the *true* class.
 
-    AR §3.1 writes σ² = 1/(M − 1) Σ_m (p̂_m,i − p̄_i)² without saying of which class; the true class reads best.
-    `votes` holds each member's label, for churn.
+    AR §3.1 writes σ² = 1/(M − 1) Σ_m (p̂_m,i − p̄_i)² without naming the class; we read it as the true class. `votes`
+    holds the label that each member predicts, for churn.
     """
 
     predictive_entropy: Tensor
@@ -39,7 +39,7 @@ class Disagreement:
         return (self.predictive_entropy - self.expected_entropy).clamp_min(0)
 
     def churn(self) -> Tensor:
-        """Per item, the share of the M(M−1)/2 pairs of members that predict different labels."""
+        """For each item, the share of the M(M−1)/2 pairs of members that predict different labels."""
         m = len(self.votes)
         same = torch.zeros(self.votes.shape[1], dtype=torch.float64, device=self.votes.device)
         for i in range(m):
@@ -49,7 +49,7 @@ class Disagreement:
 
 
 def disagreement(logits: Tensor, labels: Tensor) -> Disagreement:
-    """Of one chunk of member logits [M, n, K]."""
+    """The disagreement of members' logits [M, N, K]."""
     log_p = torch.log_softmax(logits.double(), -1)
     p = log_p.exp()
     true = p.gather(-1, labels.expand(len(p), -1)[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""Probabilities to logs with one floor, and a warning for probabilities that were passed as logits."""
+"""Probabilities → logs, with one floor; and a warning for probabilities that were passed as logits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SUM_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 """How far from 1 the sum of a row of probabilities may be, by dtype."""
 
 FEW = 100
-"""Rows to check first, which is enough for almost all logits."""
+"""The rows that are checked first; for almost all logits they are enough."""
 
 
 def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
-    """Checked probabilities [..., N, K] → log-probabilities in float64, floored at 1e-30."""
-    p = probs.to(torch.float64, copy=True)  # the one copy: it becomes the result in place
+    """Probabilities [..., N, K], after checks, → log-probabilities in float64, floored at 1e-30."""
+    p = probs.to(torch.float64, copy=True)  # the only copy, which becomes the result in place
     total, low = p.sum(-1), p.amin(-1)
     if not bool(torch.isfinite(total).all()):
         bad = ~torch.isfinite(p)
@@ -44,9 +44,10 @@ def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
 
 
 def look_like_probabilities(logits: Tensor, binary: bool) -> bool:
-    """Whether every value of [..., N, K] lies in 0…1 and every row sums to 1; `binary`: columns 0 and z, z in 0…1.
+    """Whether all values of [..., N, K] are in 0…1 and all rows sum to 1. If `binary`, the columns are 0 and z, and it
+    is enough that z is in 0…1.
 
-    A column of zeros does not count: a last layer initialised with zeros returns that.
+    All zeros do not count, because a last layer that is initialised with zeros returns them.
     """
     if not logits.numel():
         return False

@@ -1,10 +1,10 @@
-"""Does confidence rank errors below correct answers? AUROC, AUPR, AURC, FPR95 from one sort.
+"""Does confidence rank errors below correct answers? AUROC, AUPR, AURC and FPR95, from one sort.
 
-Everything works on *runs*: items sorted by confidence, most confident first, with equal confidences
-merged; `good[B, R]` and `bad[B, R]` are the weights of correct and incorrect items in each run, one
-row per bootstrap replicate. Ties therefore count at mid-rank and row order cannot matter.
+All functions work on *runs*: items sorted by confidence, most confident first, with equal confidences merged.
+`good[B, R]` and `bad[B, R]` are the weights of the correct and the incorrect items in each run, with one row per
+bootstrap replicate. So ties count at mid-rank, and the order of the rows does not matter.
 
-Rank on log(1 − p_max), not on p_max: in float32 a third of a good network's confidences are 1.0.
+Items are ranked on log(1 − p_max), not on p_max: in float32, a third of a good network's confidences are exactly 1.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from calibrant.functional.binning import tie_runs
 
 @dataclass(frozen=True)
 class Ranking:
-    """The one sort: `order` lists items from most to least confident (None: they are in that order already), `run` is
-    the run of ties of each ranked item."""
+    """`order` lists the items from most to least confident (None if they are in that order already). `run` is the run
+    of ties of each ranked item, and `runs` is the number of runs."""
 
     order: Tensor | None
     run: Tensor
     runs: int
 
     def ranked(self, values: Tensor) -> Tensor:
-        """Per-item values [..., N] in rank order."""
+        """Values of the items, [..., N], in rank order."""
         return values if self.order is None else values[..., self.order]
 
     @property
@@ -39,7 +39,7 @@ class Ranking:
 
     @cached_property
     def start(self) -> Tensor:
-        """Position of the first item of each run, and N after the last."""
+        """The rank of the first item of each run, followed by N."""
         new = torch.ones_like(self.run, dtype=torch.bool)
         new[1:] = self.run[1:] != self.run[:-1]
         first = new.nonzero()[:, 0]
@@ -47,8 +47,8 @@ class Ranking:
 
 
 TIE = 1e-11
-"""Neighbours this close in log(1 − p) are tied. It undoes the rounding of sums in float64: a forest's rows
-(.4, .3, .2, .1) and (.4, .1, .2, .3) are equally confident, whatever order their entries are added in."""
+"""Neighbours this close in log(1 − p) tie. This undoes the rounding of sums in float64: a forest's rows
+(.4, .3, .2, .1) and (.4, .1, .2, .3) are equally confident, in whatever order their entries are added."""
 
 
 def rank(log_error: Tensor) -> Ranking:
@@ -58,19 +58,19 @@ def rank(log_error: Tensor) -> Ranking:
 
 
 def merged(ranking: Ranking, cells: int) -> Tensor:
-    """Cell of each ranked item: runs of ties kept whole, about n/cells items each."""
+    """The cell of each ranked item, with about n/cells items each. Runs of ties are not split."""
     return ranking.run if ranking.runs <= cells else cell_of(ranking.start[:-1], len(ranking.run), cells)[ranking.run]
 
 
 def cell_of(start: Tensor, total: float, cells: int) -> Tensor:
-    """The cell of each of neighbouring runs [R]: `start` [R] of all `total` items stand before it."""
+    """The cell of each run [R]; `start` [R] counts the items before it, out of `total`."""
     slot = (start.double() * cells / total).floor()
     cell: Tensor = torch.unique_consecutive(slot, return_inverse=True)[1]
     return cell
 
 
 def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(good, bad), each [B, R], most confident run first."""
+    """The weights (good, bad) of the correct and incorrect items in each run, [B, R], most confident first."""
     hit = ranking.ranked(correct).double()
     w = torch.ones_like(hit)[None] if weights is None else ranking.ranked(weights).double()
     good = w * hit
@@ -81,7 +81,7 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
 
 
 def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
-    """Sums [B, R] over the runs of values [B, N] in rank order."""
+    """The sums over runs, [B, R], of values [B, N] in rank order."""
     if values.requires_grad or values.is_cuda:
         return values.new_zeros(len(values), ranking.runs).index_add(1, ranking.run, values)
     first = ranking.start[:-1].numpy()
@@ -89,19 +89,19 @@ def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
 
 
 def run_maxima(ranking: Ranking, values: Tensor) -> Tensor:
-    """The largest of each run [R] of per-item values [N]: one confidence for items tied up to rounding."""
+    """The largest value in each run [R], given one value per item [N]."""
     least = values.new_full((ranking.runs,), -torch.inf)
     return least.scatter_reduce_(0, ranking.run, ranking.ranked(values), "amax")
 
 
 def auroc(good: Tensor, bad: Tensor) -> Tensor:
-    """Mann–Whitney P(correct outranks error) + ½ P(tie). (DS Eq. 4 prints |Sⁿ| where |Sᵖ| belongs.)"""
+    """The Mann–Whitney statistic P(correct outranks error) + ½ P(tie). (DS Eq. 4 prints |Sⁿ| instead of |Sᵖ|.)"""
     above = torch.cumsum(good, 1) - good / 2  # correct items ranked above each run, ties half
     return (above * bad).sum(1) / (good.sum(1) * bad.sum(1))
 
 
 def average_precision(positive: Tensor, negative: Tensor) -> Tensor:
-    """Σ (R_n − R_{n−1}) P_n over runs from the best-ranked on; what scikit-learn calls average precision."""
+    """Σ (R_n − R_{n−1}) P_n over the runs, best-ranked first; scikit-learn's average precision."""
     found = torch.cumsum(positive, 1)
     seen = found + torch.cumsum(negative, 1)
     return (positive * (found / seen.clamp_min(1e-300))).sum(1) / positive.sum(1)
@@ -116,7 +116,7 @@ def aupr_error(good: Tensor, bad: Tensor) -> Tensor:
 
 
 def fpr_at_tpr(good: Tensor, bad: Tensor, tpr: float = 0.95) -> Tensor:
-    """Share of errors accepted at the strictest threshold that accepts `tpr` of the correct answers."""
+    """The share of errors accepted at the strictest threshold that accepts a share `tpr` of the correct answers."""
     kept = torch.cumsum(good, 1) / good.sum(1, keepdim=True)
     reached = kept >= tpr - 1e-12
     first = reached.to(torch.uint8).argmax(1, keepdim=True)
@@ -125,15 +125,15 @@ def fpr_at_tpr(good: Tensor, bad: Tensor, tpr: float = 0.95) -> Tensor:
 
 
 def aurc(good: Tensor, bad: Tensor) -> Tensor:
-    """Area under risk–coverage: the mean, over k = 1…n, of the error rate among the k most confident.
+    """The area under the risk–coverage curve: the mean over k = 1…n of the error rate among the k most confident.
 
-    Within a run of m ties holding e errors after n₀ items and E₀ errors, the order is arbitrary, so
-    the risk is its expectation (E₀ + j·e/m)/(n₀ + j), j = 1…m, summed in closed form with harmonic
-    numbers (digamma, so that fractional weights work too).
+    In a run of m ties with e errors, after n₀ items and E₀ errors, the order is arbitrary. The risk is therefore its
+    expectation (E₀ + j·e/m)/(n₀ + j), j = 1…m. Harmonic numbers give the sum in closed form; digamma makes it work for
+    fractional weights too.
     """
     size = good + bad
     n1 = torch.cumsum(size, 1)
-    if bool((size == 1).all()):  # no ties, no weights: the plain mean
+    if bool((size == 1).all()):  # without ties and weights, the plain mean
         return (torch.cumsum(bad, 1) / n1).mean(1)
     n0, e0 = n1 - size, torch.cumsum(bad, 1) - bad
     psi = _digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)
@@ -144,7 +144,7 @@ def aurc(good: Tensor, bad: Tensor) -> Tensor:
 
 
 def best_aurc(good: Tensor, bad: Tensor) -> Tensor:
-    """AURC of a ranking that puts every error last, at this error rate: what excess-AURC subtracts."""
+    """The AURC of a ranking with all errors last, at the same error rate; excess-AURC subtracts it."""
     right, wrong = good.sum(1), bad.sum(1)
     total = right + wrong
     harmonic = _digamma(total + 1) - _digamma(right + 1)
@@ -152,7 +152,7 @@ def best_aurc(good: Tensor, bad: Tensor) -> Tensor:
 
 
 def _digamma(x: Tensor) -> Tensor:
-    """ψ(x) for x ≥ 1 through the asymptotic series at x + 6: exact to 1e-13; on a CPU, torch's is slow."""
+    """ψ(x) for x ≥ 1 from the asymptotic series at x + 6, accurate to 1e-13. On a CPU, torch.digamma is slow."""
     if x.is_cuda:
         return torch.digamma(x)
     s = x * (x + 5)  # x(x+1)…(x+5) = s(s+4)(s+6), and Σ 1/(x+j) is its logarithmic derivative

@@ -1,9 +1,9 @@
 """A scalar root by Newton's steps inside a bracket, with a certificate of what was found.
 
-`f` gives (value, slope) of an increasing function of x. Every evaluation tightens the bracket; a step that would leave
-it, or a bracket that shrinks too slowly, is answered by bisection, so the answer is right whenever the signs at the two
-ends are. Steps go past Newton's estimate by a quarter of the tolerance, so that near the root each evaluation lands on
-the other side and both ends close in. The certificate is a change of sign across a bracket narrower than `tolerance`.
+`f` returns (value, slope) of an increasing function of x. Every evaluation tightens the bracket. If a step would leave
+the bracket, or the bracket shrinks too slowly, it is bisected, so the root is right whenever the signs at the two ends
+are. Steps go past Newton's estimate by a quarter of the tolerance, so that near the root they alternate between its two
+sides and both ends close in. The certificate is a change of sign across a bracket narrower than `tolerance`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Certificate:
-    """The root lies in [low, high], f(low) ≤ 0 ≤ f(high); or beyond the end that `bound` names."""
+    """The root is in [low, high], with f(low) ≤ 0 ≤ f(high), or beyond the end that `bound` names."""
 
     root: float
     low: float
@@ -43,10 +43,10 @@ def increasing_root(
     stride: float = 2.0,
     limit: int = 300,
 ) -> Certificate:
-    """The root of an increasing f in [low, high], to `tolerance` in x, from `start`.
+    """The root of an increasing f in [low, high], to within `tolerance` in x, searched from `start`.
 
-    The two ends are evaluated only when the search runs into them; where f has one sign all the way,
-    that end is returned and named in `bound`. No step is longer than `stride` until both signs are seen.
+    The two ends are evaluated only if the search reaches them. If f has the same sign everywhere, that end is returned
+    and named in `bound`. No step is longer than `stride`.
     """
     assert low < high and tolerance > 0
     a, b, f_a, f_b = low, high, None, None
@@ -65,7 +65,7 @@ def increasing_root(
             break
         step = -value / slope if slope > 0 else (-stride if value > 0 else stride)
         step += 0.25 * tolerance if value < 0 else -0.25 * tolerance
-        if count > 4 and (f_a is None or f_b is None):  # only one sign so far: take longer and longer steps
+        if count > 4 and (f_a is None or f_b is None):  # only one sign so far, so steps grow
             step = math.copysign(max(abs(step), tolerance * 4.0 ** min(count - 4, 60)), step)
         x = min(max(x + min(max(step, -stride), stride), low), high)
         if f_a is not None and f_b is not None:
@@ -74,6 +74,6 @@ def increasing_root(
             if crawls or not a < x < b:
                 x = (a + b) / 2
     assert f_a is not None and f_b is not None
-    # between two ends this close the function is a line
+    # between two ends this close, the function is nearly a line
     root = a if f_a == f_b else min(max(a - f_a * (b - a) / (f_b - f_a), a), b)
     return Certificate(root, a, b, f_a, f_b, count)

@@ -1,13 +1,13 @@
-"""The one pass from logits and labels to what every metric needs to know about an item.
+"""`reduce`: one pass over logits and labels → `Scores`, what every metric needs of each item.
 
-`reduce` reads the logits once, a chunk at a time, in float64 whatever the input, and holds no copy beyond that chunk.
-Metrics, bootstrap, streaming and top-1 files all start from its `Scores`.
+The logits are read once, in chunks, in float64 whatever their dtype; only one chunk is ever copied. Metrics, bootstrap,
+streams and top-1 files all start from `Scores`.
 
 With m = max_k z_k, a its index and R = Σ_{j≠a} exp(z_j − m):
 
     p_max = 1/(1+R),   log(1 − p_max) = log R − log(1+R),   log p_y = z_y − m − log(1+R)
 
-which keeps the digits of 1 − p_max that 1.0 has lost.
+So log(1 − p_max) keeps its digits where p_max rounds to 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.chunks import row_chunks
-from calibrant.functional.classwise import Cells, Classwise
+from calibrant.functional.classwise import Classwise, ClasswiseSum
 from calibrant.functional.pooling import Disagreement, disagreement, pool
 from calibrant.types import Predictions
 
@@ -30,12 +30,12 @@ __all__ = ["Classwise", "Scores", "merge", "positive_class", "reduce"]
 
 CPU = torch.device("cpu")
 COLUMNS = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier", "group")
-"""What `Scores` holds of each item."""
+"""The fields of `Scores` with one value per item."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Per item, float64. `None` means that the input (a top-1 file) does not contain it."""
+    """The scores of each item, in float64. A field is None if the input (a top-1 file) does not contain it."""
 
     labels: Tensor
     predicted: Tensor
@@ -57,11 +57,11 @@ class Scores:
 
     @cached_property
     def right(self) -> int:
-        """Correct items."""
+        """The number of correct items."""
         return int(self.correct.sum())
 
     def take(self, rows: Tensor) -> Scores:
-        """Of these items alone; sums over all items are left out."""
+        """The scores of these items, without the sums over all items."""
         held = {name: c for name in COLUMNS if (c := getattr(self, name)) is not None}
         columns: dict[str, Any] = {name: c[rows] for name, c in held.items()}
         return replace(self, **columns, classwise=None, members=None)
@@ -91,9 +91,9 @@ def reduce(
     labels, wanted = predictions.labels.to(logits.device), None if rows is None else rows.to(logits.device)
     k, n = int(logits.shape[-1]), predictions.n
     chunks = row_chunks(logits[..., :n, :], chunk)
-    cells = Cells(k, bins, logits.device) if classwise else None
-    # one workspace for all chunks: blocks that are freed between others that are kept would fragment the heap, by as
-    # much as a copy of the logits
+    cells = ClasswiseSum(k, bins, logits.device) if classwise else None
+    # one workspace for all chunks: blocks that are freed between kept ones would fragment the heap by as much as the
+    # logits take
     room = torch.empty(chunks[0].stop if chunks else 0, k, dtype=torch.float64, device=logits.device)
     predicted = torch.empty(n, dtype=torch.long, device=logits.device)
     columns = torch.empty(4, n, dtype=torch.float64, device=logits.device)
@@ -129,7 +129,7 @@ def reduce(
 
 
 def positive_class(scores: Scores) -> Scores:
-    """The same binary items, with confidence about class 1 instead of about the predicted label."""
+    """The scores of binary items with confidence about class 1 instead of about the predicted label."""
     assert scores.k == 2
     says_one = scores.predicted == 1
     return replace(
@@ -142,7 +142,7 @@ def positive_class(scores: Scores) -> Scores:
 
 
 def merge(parts: Sequence[Scores]) -> Scores:
-    """Scores of the concatenation; merging equals evaluating the whole."""
+    """The scores of all parts together, equal to those of the concatenated predictions."""
     first = parts[0]
 
     def cat(name: str) -> Tensor | None:
@@ -161,14 +161,14 @@ def merge(parts: Sequence[Scores]) -> Scores:
 
 
 def _pooled(members: Tensor, y: Tensor, spread: list[Disagreement]) -> Tensor:
-    """One prediction of the members [M, n, K]; if there are several, how they differ is added to `spread`."""
+    """The pooled prediction of members [M, n, K]; the disagreement of several members is appended to `spread`."""
     if len(members) > 1:
         spread.append(disagreement(members, y))
     return pool(members)
 
 
-def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor, ...]:
-    """The columns of one chunk; `e` is a buffer for it in float64."""
+def _chunk(z: Tensor, y: Tensor, cells: ClasswiseSum | None, e: Tensor) -> tuple[Tensor, ...]:
+    """The columns of one chunk; `e` is a float64 buffer of its shape."""
     a = argmax(z)
     e.copy_(z)
     top = e.gather(1, a[:, None])
@@ -194,7 +194,7 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor
 
 
 def argmax(z: Tensor) -> Tensor:
-    """Index of the first maximum. On the CPU NumPy is fastest along long rows, and `max` along short ones."""
+    """The index of the first maximum. On the CPU, NumPy is fastest for long rows and `max` for short ones."""
     if z.device.type != "cpu":
         return z.argmax(1)
     if z.dtype in (torch.float32, torch.float64) and z.shape[1] >= 32:
@@ -203,7 +203,7 @@ def argmax(z: Tensor) -> Tensor:
 
 
 def exp_(e: Tensor) -> Tensor:
-    """exp in place. One thread of NumPy's AVX-512 kernel is as fast as two of torch's."""
+    """exp in place. On one thread, NumPy's AVX-512 kernel is twice as fast as torch's."""
     alone = e.device.type == "cpu" and torch.get_num_threads() == 1
     if alone and torch.backends.cpu.get_cpu_capability() == "AVX512":
         np.exp(e.numpy(), out=e.numpy())

@@ -1,9 +1,9 @@
-"""One-dimensional searches for a maximum, on callables that are expensive to evaluate.
+"""One-dimensional searches for the maximum of a function that is expensive to evaluate.
 
 `golden` is the textbook golden section (PEP §3.1: linear σ, 7 iterations on [5e-5, 5e-3]; the σ* of PEP's
-Table 1 are probes of it, VGG-19's 1.03e-3 only after two more). `bracket` is for smooth even functions
-of a scale whose value at zero is known: it brackets by factors, then interpolates, and needs fewer
-evaluations. Non-finite values count as −inf, so a probe that overflows is rejected and does no harm.
+Table 1 are probes of it, VGG-19's 1.03e-3 only after two more). `bracket` is for smooth even functions of a scale
+whose value at zero is known. It brackets the maximum by factors, then interpolates, and needs fewer evaluations.
+Non-finite values count as −inf, so a probe that overflows is rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ does, by 5.1%, for half a probe more."""
 
 @dataclass(frozen=True)
 class Search:
-    """The best argument, its value, every probe in order, and whether the maximum is inside."""
+    """The best argument, its value, all probes in order, and whether the maximum is inside the range."""
 
     best: float
     value: float
@@ -35,7 +35,7 @@ class Search:
 
 
 class _Probes:
-    """Remembers evaluations, so that nothing is computed twice."""
+    """Calls the function and remembers its values, so that nothing is computed twice."""
 
     def __init__(self, f: Callable[[float], float]) -> None:
         self.f = f
@@ -66,7 +66,7 @@ def golden(f: Callable[[float], float], low: float, high: float, iterations: int
             low, a = a, b
             b = low + INVERSE_PHI * (high - low)
             probe(b)
-    # the last interval still touches the border that the search never moved away from
+    # if the search never moved away from a border, the last interval still touches it
     return probe.result(low, high, interior=low > start and high < end)
 
 
@@ -82,13 +82,12 @@ def bracket(
     flat: float = 0.0,
     evaluations: int = 20,
 ) -> Search:
-    """Maximum over a scale x ≥ 0 of a smooth f that is even in x, given f(0): cubics in u = x².
+    """The maximum over a scale x ≥ 0 of a smooth f that is even in x, given f(0), by cubics in u = x².
 
-    From `start` the scale grows by `factor` while f does (up to `limit`; faster every time), or shrinks by
-    three while f(0) is better (down to `low`, then 0 wins); zero itself closes the bracket from below, so
-    nothing is spent there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe and
-    the bracket is narrow (near a maximum the value is flat to the square of that), or when two probes differ by no more
-    than `flat`.
+    From `start` the scale grows by `factor` while f grows (ever faster, up to `limit`), or shrinks by 3 while f(0) is
+    better (down to `low`; then 0 is the maximum). Zero closes the bracket from below without an evaluation. The search
+    stops when the cubic's crest is within `tolerance` (relative, in x) of the best probe and the bracket is narrow, or
+    when two probes differ by at most `flat`.
     """
     probe = _Probes(f)
     left, middle = 0.0, start
@@ -130,11 +129,11 @@ def _between(left: float, middle: float) -> float:
 
 
 def crest(seen: dict[float, float], left: float, middle: float, right: float) -> float:
-    """Where the polynomial in u = x² through the bracket and its nearest finite neighbour peaks.
+    """The maximum of the polynomial in u = x² through the bracket's three points and the nearest other finite one.
 
-    Kept off the ends of the bracket, so that every probe shrinks it by a tenth at the least.
+    It is kept away from the ends of the bracket, so that every probe shrinks the bracket by a tenth or more.
     """
-    apart = (right - left) / 50  # a knot on top of another would say nothing and spoil the fit
+    apart = (right - left) / 50  # two knots at nearly the same place would spoil the fit
     far = (x for x in seen if min(abs(x - k) for k in (left, middle, right)) > apart)
     others = sorted(far, key=lambda x: abs(x - middle))
     knots = [x for x in (left, middle, right, *others[:1]) if math.isfinite(seen[x])]

@@ -1,6 +1,6 @@
-"""Semantic segmentation: scores [N, K, H, W] and images of labels [N, H, W] → rows of items, one per pixel.
+"""Semantic segmentation: scores [N, K, H, W] and images of labels [N, H, W] → one item per pixel.
 
-Items whose label is `ignore_index` are left out, with everything that belongs to them.
+Pixels with the label `ignore_index` are dropped, with everything that belongs to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from calibrant.errors import InputError
 
 
 def axis_of_classes(shape: Sequence[int], class_axis: int | None, name: str, where: str = "") -> int:
-    """`class_axis` counted from 0. None: the last of two axes, 1 of four and more; three axes could be either."""
+    """`class_axis` counted from 0. If it is None: the last of two axes, axis 1 of four or more, and an error for three,
+    where it could be either."""
     if class_axis is None:
         if len(shape) == 3:
             raise InputError(
@@ -39,16 +40,16 @@ def classes_last(scores: Tensor, class_axis: int | None, name: str, where: str =
 
 
 def classes_back(logits: Tensor, class_axis: int | None) -> Tensor:
-    """The inverse of `classes_last`: logits with their classes last → with their classes at `class_axis`."""
+    """The inverse of `classes_last`: move the classes from the last axis to `class_axis`."""
     return logits.movedim(-1, axis_of_classes(logits.shape, class_axis, "logits"))
 
 
 def flatten(
     scores: Tensor | None, y: Tensor, beside: Mapping[str, Any], ignore_index: int | None, where: str = ""
 ) -> tuple[Tensor | None, Tensor, dict[str, Any]]:
-    """(scores [N, K], labels [N], the columns beside them); each image of labels becomes a group.
+    """(scores [N, K], labels [N], other columns), with one row per pixel. Each image of labels becomes a group.
 
-    What is given once per image (`ids`, `group`) applies to each of its pixels.
+    `ids` and `group` with one entry per image apply to each of its pixels.
     """
     out = dict(beside)
     shape = tuple(np.shape(out["predicted"])) if scores is None else tuple(scores.shape[:-1])

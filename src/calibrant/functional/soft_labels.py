@@ -1,4 +1,4 @@
-"""Labels to soft labels, for losses and target policies: AR Eq. 1, q = (1 − ε)·onehot + ε/K."""
+"""Labels → soft labels q = (1 − ε)·onehot + ε/K (AR Eq. 1), for losses and target policies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from calibrant.errors import InputError
 
 
 def soft_labels(labels: Tensor, classes: int, epsilon: Tensor | float) -> Tensor:
-    """[N] → [N, K] float32. A negative label (a pixel to ignore) gets a row of zeros, so its loss is 0.
+    """Labels [N] → soft labels [N, K] in float32. A negative label (a pixel to ignore) gets a row of zeros and no loss.
 
-    A label that is no class is an error. On an accelerator that check would have to wait, and a compiled graph would
-    break. There the result is NaN (`encoded`), and a training checks its labels before it begins.
+    A label that is not a class is an error on the CPU. On an accelerator the check would force a wait and break
+    compiled graphs, so there the row is NaN (see `encoded`), and a training checks its labels before it begins.
     """
     checked = labels.device.type == "cpu" and not torch.compiler.is_compiling()
     if checked and labels.numel() and (highest := int(labels.max())) >= classes:
@@ -21,8 +21,8 @@ def soft_labels(labels: Tensor, classes: int, epsilon: Tensor | float) -> Tensor
 
 
 def encoded(labels: Tensor, classes: int, epsilon: Tensor | float) -> Tensor:
-    """The same without a check. A label that is no class gets a row of NaN, and so a loss of NaN, at which the training
-    loop stops and names its items."""
+    """The soft labels without a check. A label that is not a class gets a row of NaN and so a NaN loss, at which the
+    training loop stops and names the items."""
     hot = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
     eps = epsilon.unsqueeze(-1) if isinstance(epsilon, Tensor) else epsilon
     q = hot.float() * (1 - eps) + eps / classes

@@ -1,4 +1,4 @@
-"""Whatever a user or a model passes, as a tensor of plain numbers. Nothing is rounded or dropped silently."""
+"""Arrays of any kind → tensors of plain numbers. Nothing is rounded or dropped silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.errors import InputError
 
 
 def as_tensor(values: Any, name: str, where: str = "") -> Tensor:
-    """A tensor of numbers; text, objects and ragged lists are refused by name."""
+    """The values as a tensor. Text, objects and ragged lists raise an error that uses `name`."""
     if isinstance(values, Tensor):
         return dense(values, name, where)
     try:
@@ -33,9 +33,9 @@ def as_tensor(values: Any, name: str, where: str = "") -> Tensor:
 
 
 def dense(values: Tensor, name: str, where: str = "") -> Tensor:
-    """The tensor, detached; complex, quantised and sparse ones are refused.
+    """The tensor, detached. Complex, quantised and sparse tensors raise an error.
 
-    Float8 has no arithmetic, so it becomes float32, which holds each of its values exactly.
+    Float8 has no arithmetic and becomes float32, which holds its values exactly.
     """
     if values.is_complex() or values.is_quantized or values.layout is not torch.strided or "_x2" in str(values.dtype):
         kind = str(values.layout if values.layout is not torch.strided else values.dtype).removeprefix("torch.")
@@ -45,7 +45,7 @@ def dense(values: Tensor, name: str, where: str = "") -> Tensor:
 
 
 def floating(scores: Tensor) -> Tensor:
-    """Integers as floats that hold them exactly: float32 has 24 bits, so wide integers become float64."""
+    """Scores as floats. Integers of more than 16 bits become float64, because float32 holds only 24 bits exactly."""
     if scores.is_floating_point():
         return scores
     return scores.float() if scores.dtype.itemsize <= 2 else scores.double()

@@ -1,9 +1,9 @@
-"""Stochastic trace of a matrix that is only known by its products A @ v.
+"""The stochastic trace of a matrix that is known only by its products A @ v.
 
     Hutchinson (1989):           E[vᵀ A v] = tr A,  v of independent signs
     Hutch++ (Meyer et al. 2021): tr A = tr QᵀAQ + tr (I − QQᵀ)A(I − QQᵀ),  Q spans A S; only the second term is sampled
 
-Tested on small dense matrices whose trace is known; it never sees a model.
+The functions take any such operator and never see a model, so they are tested on small dense matrices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibrant.errors import InputError
 
 
 class Operator(Protocol):
-    """A symmetric matrix of side `size` that can be multiplied from the left."""
+    """A symmetric matrix of side `size` that can multiply a vector."""
 
     @property
     def size(self) -> int: ...
@@ -32,14 +32,14 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """An estimate, its standard error over probes (0 when exact), and how many probes were drawn."""
+    """An estimate, its standard error over probes (0 if exact), and the number of probes."""
 
     value: float
     standard_error: float
     probes: int
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Student's interval over the probes, which contains the trace in about this share of draws."""
+        """Student's interval over the probes."""
         from scipy.stats import t
 
         reach = float(t.ppf(0.5 + confidence / 2, max(self.probes - 1, 1))) * self.standard_error
@@ -58,9 +58,9 @@ def hutchinson(matrix: Operator, probes: int, generator: torch.Generator) -> Tra
 
 
 def hutchpp(matrix: Operator, products: int, generator: torch.Generator) -> Trace:
-    """tr A from this many products: a third finds a subspace, a third takes its trace, a third samples the rest.
+    """tr A from this many products: a third finds a subspace, a third computes its trace, a third samples the rest.
 
-    Where few eigenvalues carry most of the trace, as in trained networks, the error is far below Hutchinson's.
+    If few eigenvalues carry most of the trace, as in trained networks, the error is far below Hutchinson's.
     """
     third = min(products // 3, matrix.size)
     if third < 2:
@@ -77,7 +77,7 @@ def hutchpp(matrix: Operator, products: int, generator: torch.Generator) -> Trac
 
 
 def exact(matrix: Operator) -> Trace:
-    """tr A by `size` products with unit vectors: for small matrices, and for testing."""
+    """tr A from `size` products with unit vectors, for small matrices and tests."""
     total = 0.0
     for i in range(matrix.size):
         unit = torch.zeros(matrix.size, device=matrix.device, dtype=matrix.dtype)
@@ -87,6 +87,6 @@ def exact(matrix: Operator) -> Trace:
 
 
 def signs(size: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """±1 with equal probability, drawn where the generator lives."""
+    """Random signs ±1, drawn on the generator's device."""
     draw = torch.randint(0, 2, (size,), generator=generator, device=generator.device)
     return (2 * draw - 1).to(device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Thin adapters to other people's training loops, imported on demand: `lightning` and `transformers`.
+"""Adapters for the training loops of Lightning and Hugging Face, imported on demand.
 
-The panel of metrics for any loop is a torchmetrics metric, `calibrant.CalibrationPanel`.
+For any other loop, `calibrant.CalibrationPanel` is a torchmetrics metric with all metrics.
 """

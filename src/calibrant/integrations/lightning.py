@@ -1,9 +1,9 @@
-"""Calibration inside a Lightning training: numbers and a diagram per epoch, adaptive targets, a map at the end.
+"""Calibration in Lightning: metrics and a reliability diagram per epoch, adaptive targets, and a fitted map at the end.
 
     trainer = L.Trainer(callbacks=[Calibration(num_classes=10)])
 
-The validation logits come from `validation_step`, if it returns a dict with `logits`; otherwise the callback asks the
-module again, `module(x)`. Labels are the second entry of a batch, or its `labels`.
+The validation logits come from `validation_step` if it returns a dict with `logits`; otherwise the callback calls
+`module(x)` once more. Labels are the second entry of a batch, or its `labels`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from calibrant.types import Predictions, Split
 
 
 class Calibration(L.Callback):
-    """Logs `metrics` and a reliability diagram after each validation; updates `targets` (AdaLS) with its predictions.
+    """Logs `metrics` and a reliability diagram after each validation, and updates adaptive `targets` (AdaLS).
 
-    At the end it fits `method` on the validation data and writes `folder` (by default `calibrated` under the trainer's
-    folder): `map/`, which `calibrant.load` reads, and `weights.safetensors`. `method=None` writes nothing.
+    At the end it fits `method` on the validation data and writes `map/`, which `calibrant.load` reads, and
+    `weights.safetensors` into `folder` (by default `calibrated` in the trainer's folder). `method=None` writes nothing.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Calibration(L.Callback):
     ) -> None:
         self.panel = CalibrationPanel(num_classes, metrics)
         self.prefix, self.diagram, self.targets, self.method, self.folder = prefix, diagram, targets, method, folder
-        self.seen: list[tuple[Tensor, Tensor]] = []  # of this validation, logits and labels on the CPU
+        self.seen: list[tuple[Tensor, Tensor]] = []  # logits and labels of this validation, on the CPU
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.panel.to(pl_module.device).reset()
@@ -93,7 +93,7 @@ class Calibration(L.Callback):
         if loader is None:
             raise InputError("there is no validation data to fit a map on; pass method=None to Calibration")
         first = loader[0] if isinstance(loader, list | tuple) else loader
-        # asked again: the last validation may have been of earlier weights
+        # predict again: the last validation may have used earlier weights
         found = predict(pl_module, first, split=Split.VALIDATION)
         folder = Path(self.folder or Path(trainer.default_root_dir) / "calibrated")
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class Calibration(L.Callback):
             save_file(hashed.copied(pl_module.state_dict()), temporary)
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning's checkpoint keeps: the state of adaptive targets."""
+        """The state of adaptive targets, for Lightning's checkpoint."""
         return dict(self.targets.state()) if isinstance(self.targets, Stateful) else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -110,14 +110,14 @@ class Calibration(L.Callback):
             self.targets.load(state_dict)
 
     def _validation(self, pl_module: L.LightningModule) -> Predictions:
-        """The predictions of this validation, of all processes: policies in all of them must learn the same."""
+        """The predictions of this validation from all processes, so that the targets in each learn the same."""
         columns = [torch.cat(column) for column in zip(*self.seen, strict=True)]
         gathered: list[Any] = [pl_module.all_gather(column.to(pl_module.device)) for column in columns]
         return predictions(gathered[0].flatten(0, -2), gathered[1].flatten(), split=Split.VALIDATION)
 
 
 def draw(trainer: L.Trainer, name: str, found: Predictions) -> None:
-    """The reliability diagram, to each logger that takes figures (TensorBoard) or images (Weights & Biases)."""
+    """Send the reliability diagram to each logger that takes figures (TensorBoard) or images (Weights & Biases)."""
     from calibrant.functional.scores import reduce
     from calibrant.report.plots import reliability_figure
 
@@ -125,6 +125,6 @@ def draw(trainer: L.Trainer, name: str, found: Predictions) -> None:
     loggers: list[Any] = trainer.loggers
     for logger in loggers:
         if hasattr(logger.experiment, "add_figure"):
-            logger.experiment.add_figure(name, figure, trainer.global_step, close=False)  # pyplot does not know it
+            logger.experiment.add_figure(name, figure, trainer.global_step, close=False)  # it is not a pyplot figure
         elif hasattr(logger, "log_image"):
             logger.log_image(key=name, images=[figure], step=trainer.global_step)

@@ -1,8 +1,8 @@
-"""Calibration inside a Hugging Face `Trainer`: the panel at each evaluation, a fitted map at the end.
+"""Calibration in the Hugging Face `Trainer`: metrics at each evaluation, and a fitted map at the end.
 
     trainer = Trainer(…, compute_metrics=compute_metrics, callbacks=[Calibration()])
 
-Classes are the last axis of the logits. Labels of −100, as of special tokens, count for nothing.
+Classes are the last axis of the logits. Items with the label −100, such as special tokens, are ignored.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ except ImportError as error:
     raise MissingDependencyError("the integration needs transformers: pip install 'calibrant[hf]'") from error
 
 IGNORED = -100
-"""The label by which transformers marks what has no class."""
+"""The label that transformers gives to tokens without a class."""
 
 
 def compute_metrics(found: Any, metrics: Sequence[str] = HEADLINE) -> dict[str, float]:
-    """What `Trainer(compute_metrics=…)` takes: name → value. A value that does not exist is left out."""
+    """The metrics as name → value, for `Trainer(compute_metrics=…)`. A value that does not exist is left out."""
     logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
     report = evaluate(logits, found.label_ids, metrics=metrics, intervals=False, class_axis=-1, ignore_index=IGNORED)
     return {name: estimate.value for name, estimate in report.items() if estimate.value is not None}
 
 
 class Calibration(TrainerCallback):  # type: ignore[misc]
-    """Fits `method` on the evaluation data when training ends and saves the map, by default to OUTPUT_DIR/calibrated.
+    """Fits `method` on the evaluation data when training ends, and saves the map, by default in OUTPUT_DIR/calibrated.
 
     `calibrant.attach(model, calibrant.load(folder))` is the calibrated model.
     """

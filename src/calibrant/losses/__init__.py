@@ -1,5 +1,7 @@
-"""Losses, called like `torch.nn.CrossEntropyLoss`: (logits[N, K], labels[N] or q[N, K]) → scalar, or a loss per item;
-penalties, which are added to them: (logits, labels or Batch) → scalar.
+"""Losses and the penalties that are added to them.
+
+A loss is called like `torch.nn.CrossEntropyLoss`: (logits[N, K], labels[N] or q[N, K]) → scalar, or a loss per item. A
+penalty is called with (logits, labels or Batch) and returns a scalar.
 
 A loss is an `nn.Module` whose `weight` is one number per class, as in torch; a penalty is a frozen record of its
 settings, and its `weight` is the factor inside the scalar that it returns.

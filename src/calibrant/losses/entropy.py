@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.losses.precision import mean, weight_of, wide
+from calibrant.losses.inputs import at_least_float32, item_weights, weighted_mean
 from calibrant.protocols import Batch
 
 
@@ -18,6 +18,6 @@ class Entropy:
     weight: float = 0.1
 
     def __call__(self, logits: Tensor, batch: Batch | Tensor | None = None) -> Tensor:
-        log_p = torch.log_softmax(wide(logits), -1)
+        log_p = torch.log_softmax(at_least_float32(logits), -1)
         finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # 0 · log 0 = 0
-        return self.weight * mean((log_p.exp() * finite).sum(-1), weight_of(batch))
+        return self.weight * weighted_mean((log_p.exp() * finite).sum(-1), item_weights(batch))

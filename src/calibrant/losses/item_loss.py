@@ -8,6 +8,7 @@ It is called like `torch.nn.CrossEntropyLoss`: with integer labels or with soft 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.functional.soft_labels import soft_labels
-from calibrant.losses.precision import beside, wide
+from calibrant.losses.inputs import at_least_float32, on_device_of
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -43,16 +44,20 @@ class ItemLoss(nn.Module):
             raise InputError(f"reduction={self.reduction!r} is unknown; use 'mean', 'sum' or 'none'")
         if self.weight is not None:
             self.weight = tuple(map(float, self.weight))  # tensors and lists too
+            if not all(0 <= w < math.inf for w in self.weight) or not any(self.weight):
+                raise InputError(f"class weights must be 0 or more, and not all 0, got {list(self.weight)}")
 
     def factor(self, log_p: Tensor) -> Tensor | float:
         """w(p) of each class, from log p [..., K]."""
         raise TypeError(f"{type(self).__name__} must define factor")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Labels [N] or soft targets [N, K]. Of images, classes are at axis 1 as in torch; labels [N, H, W] and soft
-        targets [N, H, W, K] find them at axis 1 or at the last."""
-        logits = wide(logits)
-        target = beside(logits, target, "labels")
+        """The loss of logits [N, K] against labels [N] or soft targets [N, K].
+
+        Logits of images have their classes at axis 1, as in torch. Beside labels [N, H, W] or soft targets [N, H, W, K]
+        they may also have them at the last axis."""
+        logits = at_least_float32(logits)
+        target = on_device_of(logits, target, "labels")
         hard = not target.is_floating_point()
         if hard:
             logits = classes_last(logits, target)
@@ -66,7 +71,7 @@ class ItemLoss(nn.Module):
                 "or soft targets of the shape of the logits, classes at axis 1"
             )
         log_p = torch.log_softmax(logits, -1)
-        # an impossible class (logit −∞) that nobody aims at is only very improbable, so that 0 · ∞ is 0
+        # a class with logit −∞ and target 0 gets a large finite loss, because 0 · ∞ is NaN
         log_p = torch.where(target == 0, log_p.clamp_min(-1e30), log_p)
         weighted = self._weighted(target.to(log_p.dtype))
         items = (weighted * (self.factor(log_p) * -log_p)).sum(-1)
@@ -88,7 +93,7 @@ class ItemLoss(nn.Module):
 
 
 def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits with the classes at the last axis; torch has them at axis 1 of images."""
+    """Logits with the classes at the last axis. In torch, images have them at axis 1."""
     last = labels.shape == logits.shape[:-1]
     second = logits.ndim > 2 and labels.shape == (*logits.shape[:1], *logits.shape[2:])
     if last and second:
@@ -100,8 +105,9 @@ def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _soft_last(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the classes at the last axis. Of one shape they have them at axis 1, as torch says; soft targets of
-    label maps have them at the last."""
+    """Logits and soft targets with the classes at the last axis.
+
+    If both have the same shape, the classes are at axis 1, as in torch. Soft targets of label maps have them last."""
     same, moved = target.shape == logits.shape, logits.movedim(1, -1)
     if same and target.shape == moved.shape:
         raise InputError(

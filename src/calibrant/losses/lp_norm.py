@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.precision import mean, weight_of, wide
+from calibrant.losses.inputs import at_least_float32, item_weights, weighted_mean
 from calibrant.protocols import Batch
 
 
@@ -24,4 +24,6 @@ class LpNorm:
             raise InputError(f"p must be at least 1 for a norm, got {self.p}")
 
     def __call__(self, logits: Tensor, batch: Batch | Tensor | None = None) -> Tensor:
-        return self.weight * mean(torch.linalg.vector_norm(wide(logits), ord=self.p, dim=-1), weight_of(batch))
+        return self.weight * weighted_mean(
+            torch.linalg.vector_norm(at_least_float32(logits), ord=self.p, dim=-1), item_weights(batch)
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.precision import beside, wide
+from calibrant.losses.inputs import at_least_float32, on_device_of
 from calibrant.protocols import Batch
 
 
@@ -32,11 +32,11 @@ class MMCE:
             raise InputError(f"width must be positive, got {self.width}; the paper has 0.4")
 
     def __call__(self, logits: Tensor, batch: Batch | Tensor) -> Tensor:
-        logits = wide(logits)
+        logits = at_least_float32(logits)
         if isinstance(batch, Batch):
             labels, weight = batch.labels, batch.weight
         else:
-            labels, weight = beside(logits, batch, "labels"), None
+            labels, weight = on_device_of(logits, batch, "labels"), None
         if labels is None:
             raise InputError("mmce needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or mmce")
         confidence, predicted = torch.log_softmax(logits, -1).max(-1)

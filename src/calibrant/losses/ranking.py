@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.precision import mean, wide
+from calibrant.losses.inputs import at_least_float32, weighted_mean
 from calibrant.protocols import Batch
 
 CONFIDENCES = ("max", "margin", "entropy")
@@ -57,7 +57,7 @@ class Ranking:
         answer = (logits.detach().argmax(-1) == batch.labels).int()
         self.correct.index_add_(0, batch.index, answer)
         self.seen.index_add_(0, batch.index, torch.ones_like(answer))
-        return self.weight * mean(hinge, batch.weight)
+        return self.weight * weighted_mean(hinge, batch.weight)
 
     def state(self) -> Mapping[str, Any]:
         return {"correct": self.correct.cpu(), "seen": self.seen.cpu()}
@@ -76,7 +76,7 @@ class Ranking:
 
 def confidence(logits: Tensor, kind: str) -> Tensor:
     """κ in [0, 1]: largest probability; its lead over the second; 1 − entropy / log K."""
-    log_p = torch.log_softmax(wide(logits), -1)
+    log_p = torch.log_softmax(at_least_float32(logits), -1)
     if kind == "max":
         return log_p.max(-1).values.exp()
     if kind == "margin":

@@ -145,7 +145,7 @@ def in_library(name: str) -> bool:
 def _own(name: str, make: Callable[..., nn.Module], options: Mapping[str, Any]) -> nn.Module:
     try:
         model = make(**options)
-    except TypeError as error:
+    except Exception as error:  # the user's code
         said = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise InputError(f"network {name!r} cannot be made with {said or 'no arguments'}: {error}") from error
     if not isinstance(model, nn.Module):

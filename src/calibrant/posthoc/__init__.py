@@ -5,13 +5,13 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
    JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
    Logits of −inf and ±1e4 must not give NaN, and a class with −inf keeps it (`map.still_impossible`).
-   `k` is the number of classes, if the map has one. Bins, steps and knots are looked up with `step_functions.py`, which
+   `k` is the number of classes, if the parameters depend on it. `step_functions.py` looks up bins, steps and knots, and
    also works in exported graphs.
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
 2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, a default for every field,
-   `solve(p) -> XMap(…, record=certified({…}))`. There `p.logits` is [N, K]: members have been pooled. Numbers and
-   `Literal`s are checked for you; other rules go into `__post_init__` with `require`, too few items with `need`.
-3. One line in _TABLE below. Storage, laws (tests/test_laws_calibrators.py), guard, auto and `fit` follow from it.
+   `solve(p) -> XMap(…, record=certified({…}))`. In `solve`, `p.logits` is [N, K]: members have been pooled. The base
+   class checks numbers and `Literal`s; other rules go into `__post_init__` with `require`, too few items with `need`.
+3. One line in _TABLE below. Storage, the laws (tests/test_laws_calibrators.py), guard, `auto` and `fit` then work.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ CALIBRATORS: dict[str, type[Calibrator]] = {c.name: c for c in _TABLE}
 _MODELS: tuple[type[ConfidenceModel], ...] = (ConfidNet, TrustScore)
 
 CONFIDENCES: dict[str, type[ConfidenceModel]] = {c.name: c for c in _MODELS}
-"""Name → model of confidence: reads features, replaces the confidence, never the label. `auto` does not try them."""
+"""Name → confidence model, which reads features and replaces the confidence. `auto` does not try them."""
 
 _MADE: tuple[type[FittedMap], ...] = (Identity, Pool, *(m for c in (*_TABLE, *_MODELS) for m in (c.map, *c.maps)))
 
 MAPS: dict[str, type[FittedMap]] = {m.method: m for m in _MADE}
-"""Method name in a saved header → map class. Chains are rebuilt from their parts."""
+"""Method in a saved header → map class. A chain is rebuilt from its parts."""
 
 __all__ = [
     "CALIBRATORS",

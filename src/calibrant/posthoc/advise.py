@@ -1,7 +1,7 @@
-"""What to do next: fit candidates on calibration data, show before and after on other items, recommend one.
+"""Advice on what to do next: fit candidates on calibration data, judge them on other items, and recommend one.
 
-Without calibration data, a seeded half of the predictions is used to fit and the other half to judge, and the
-advice says so. Differences are paired, on the same items, with their intervals (`metrics.compare`).
+Without calibration data, candidates are fitted on a seeded half of the predictions and judged on the other half, and
+the advice says so. Differences are paired over items and have intervals (`metrics.compare`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calibrant.types import Estimate, Predictions, Report
 METRICS = ("nll", "ece", "brier", "auroc", "accuracy")
 BEFORE = "as it is"
 GRID_NUMBERS = 100_000
-"""For at most this many numbers, the search for the least ECE over 1,000 temperatures takes about a second."""
+"""Up to this many logits, the search for the least ECE over 1,000 temperatures takes about a second."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Tried:
 
     method: str
     report: Report
-    change: Comparison | None  # against the predictions as they are
+    change: Comparison | None  # compared with the predictions as they are
     flags: tuple[str, ...] = ()
 
     def row(self) -> dict[str, Any]:
@@ -50,14 +50,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Advice:
-    """`sentence` recommends; `rows` show every candidate before and after; `how` says on which items."""
+    """`sentence` recommends a candidate, `rows` compare all of them, and `how` says on which items."""
 
     sentence: str
     chosen: str
     how: str
     tried: tuple[Tried, ...]
     ranking: tuple[Mapping[str, Any], ...] = ()
-    room: Calibratability | None = None  # the best that each family could reach on the judged items: an oracle
+    room: Calibratability | None = None  # an oracle: the best that each family can reach on the judged items
     command: str | None = None
     fitted: FittedMap | None = field(default=None, compare=False)
     before: Predictions | None = field(default=None, compare=False, repr=False)  # the items that were judged
@@ -87,7 +87,7 @@ def advise(
     budget: float = 10.0,
     allow_reuse: bool = False,
 ) -> Advice:
-    """Candidates fitted on `calibration` (or on a seeded half), judged on the rest, and one recommendation."""
+    """Fit candidates on `calibration` (or on a seeded half), judge them on the other items, and recommend one."""
     if predictions.logits is None:
         raise InputError(
             f"{predictions.source or 'these predictions'}: advice needs logits or probabilities, not a top-1 file"
@@ -134,14 +134,12 @@ def advise(
 
 
 def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
-    """One sentence and the name it recommends: the automatic choice, unless it does not help on the judged items."""
+    """Return a sentence and the name it recommends: the automatic choice, if it helps on the judged items."""
     name = choice.calibrator.name
     if isinstance(choice.calibrator, Unchanged):
         if any("nll" in row for row in choice.ranking if row["method"] != name):
             return "Leave the confidence as it is: no map improves held-out NLL beyond noise.", BEFORE
-        name = (
-            Temperature.name
-        )  # nothing was cross-validated within the budget; temperature is always fitted and judged
+        name = Temperature.name  # nothing was cross-validated within the budget, but temperature is always judged
     best = next(t for t in tried if t.method == name)
     before = tried[0].report
     assert best.change is not None
@@ -163,12 +161,13 @@ def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
 
 
 def halves(p: Predictions, seed: int) -> tuple[Predictions, Predictions]:
-    """Two halves: labels spread evenly, groups whole, from one seed."""
+    """Two random halves from a seed. Labels are spread evenly, and groups stay whole."""
     fold = folds_of(p, 2, seed)
     return p.take((fold == 0).nonzero()[:, 0]), p.take((fold == 1).nonzero()[:, 0])
 
 
 def same_classes(p: Predictions, calibration: Predictions) -> None:
+    """Refuse calibration data that have other classes than p, or hold the same items."""
     if calibration.k != p.k:
         raise InputError(
             f"{calibration.source or 'the calibration data'} has {calibration.k} classes, "

@@ -1,13 +1,14 @@
-"""`attach(model, map)`: one `nn.Module` that is the model with its calibration baked in, ready to be exported.
+"""`attach(model, map)`: one `nn.Module` of the model and its map, ready to be exported.
 
 It returns `map(model(x))`: logits whose softmax gives the calibrated probabilities. It takes the same models as
 `calibrant.predict`: they may return `.logits` or a dict, take inputs by name, or return one logit per item ([N] or
 [N, 1], that of class 1), which becomes two. With a map of the top label, the softmax gives the predicted label its new
 confidence (`toplabel.py`); the label itself is the argmax of the model's own logits. The map computes in float64,
-whatever the model's precision: `.half()` and `.to(torch.bfloat16)` leave its buffers in float64, and only their device
-follows the model.
+whatever the precision of the model: `.half()` and `.to(torch.bfloat16)` move its buffers to a device at most, and leave
+them in float64.
 
-Works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, with a dynamic batch (`docs/deployment.md`).
+The module works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, with a dynamic batch
+(`docs/deployment.md`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Calibrated(nn.Module):
         self.train(model.training)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        # x is named, because torch.export nests the dynamic shapes of *args one level deeper
+        # x has a name of its own, because torch.export nests the dynamic shapes of *args one level deeper
         return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
     def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -61,7 +62,7 @@ class Exact(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         before = dict(self.named_buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in before.items():  # otherwise .half() would round the temperature to three digits
+        for name, buffer in before.items():  # without this, .half() would round the temperature to three digits
             owner, _, own = name.rpartition(".")
             moved = self.get_buffer(name).device
             setattr(self.get_submodule(owner), own, buffer if moved == buffer.device else buffer.to(moved))
@@ -69,7 +70,7 @@ class Exact(nn.Module):
 
 
 def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> nn.Module:
-    """The model with the map baked in; `class_axis` is as in `calibrant.predict`. The model is not copied."""
+    """Return the model, not copied, and the map as one module; `class_axis` is as in `calibrant.predict`."""
     if not isinstance(model, nn.Module):
         raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
     if not isinstance(fitted, FittedMap):
@@ -78,7 +79,7 @@ def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None
 
 
 class Bound(nn.Module):
-    """A map as a layer from float64 logits to float64 logits, its tensors bound as buffers."""
+    """A map as a layer from float64 logits to float64 logits. Its tensors are buffers."""
 
     def __init__(self, fitted: FittedMap) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class Bound(nn.Module):
 
 
 def layer(fitted: FittedMap) -> nn.Module:
-    """The layer of a map; of a chain, the layers of its parts in order."""
+    """The layer of a map. For a chain it holds the layers of the parts, in order."""
     if isinstance(fitted, Chain):
         return nn.Sequential(*(layer(part) for part in fitted.maps))
     if isinstance(fitted, ConfidenceMap):

@@ -1,19 +1,20 @@
 """The automatic choice: which map to use, by held-out NLL, with the fewest parameters that noise allows.
 
-1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (two smooth maps,
-   or a smooth one and then a binning one) are cross-validated on the same folds, the promising ones first, within
-   `budget` seconds. A fit on a few items first estimates how long a candidate would take; one that would not fit into
-   the budget is skipped.
-2. Those within two standard errors of the best are repeated on fresh folds: all of them, or none if the budget is too
+1. The candidates are the identity, every calibrator of the table with its candidate settings, and compositions of two
+   (two smooth maps, or a smooth map and then a binning one). They are cross-validated on the same folds, the promising
+   ones first, within `budget` seconds. A fit on a few items estimates how long a candidate will take; a candidate that
+   takes longer than what is left of the budget is skipped.
+2. Candidates within two standard errors of the best are repeated on new folds: all of them, or none if the budget is
+too
    small for all.
-3. Of the candidates that the guard does not flag, those at most one standard error worse than the best (of their
-   paired difference over all items) remain. The one with the fewest parameters is fitted on everything.
+3. Among the candidates that the guard does not flag, those that are at most one standard error worse than the best (of
+   their paired difference over all items) remain. The one with the fewest parameters is fitted on everything.
 
-A top-1 set has no probability of the label; there the loss is that of "the predicted label is right", and the
-candidates are those that can be fitted on it.
+A top-1 set has no probability of the label. For it, the loss is that of "the predicted label is right", and the
+candidates are the calibrators that can be fitted on such a set.
 
-What the budget left out is listed as skipped, and `Choice.cut` says it in words. Apart from that, the result depends
-only on data and seed. docs/race_auto.md shows what choosing costs on real predictions.
+The ranking lists what the budget left out as skipped, and `Choice.cut` says it in words. Apart from the budget, the
+result depends only on data and seed. docs/race_auto.md shows what choosing costs on real predictions.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from calibrant.posthoc.toplabel import TopLabelMap
 from calibrant.types import Predictions
 
 SECONDS = ("histogram_mass", "isotonic")
-"""Binning maps that are tried after a smooth one: the smooth map scales all classes, they adjust the top label."""
+"""Binning maps that are tried after a smooth map. The smooth map scales all classes, these adjust the top label."""
 BENT = (("order_preserving", "structured_vector"), ("order_preserving", "structured_matrix"))
-"""One shape for all classes, then one for each: they complement each other (docs/race.md)."""
+"""A map with one shape for all classes, then one with parameters of each class: they complement each other
+(docs/race.md)."""
 PROMISING = (
     "temperature",
     "structured_vector",
@@ -46,16 +48,16 @@ PROMISING = (
     "order_preserving+structured_matrix",
     "vector",
 )
-"""Tried first: on nearly every set of docs/race.md one of these has the least NLL, or ties with it."""
+"""The candidates that are tried first: on nearly every set of docs/race.md one of them has the least NLL, or ties."""
 ROUNDING = 1e-9
-"""Nats: two candidates that are this close are the same map, computed in another order."""
-_SMALL = 20_000  # smaller sets need no estimate of time; of larger ones a tenth, at most _PROBE, is timed first
-_PROBE = 200_000
+"""In nats: two candidates that differ by no more than this are the same map, computed in another order."""
+_SMALL = 20_000  # logits: a smaller set needs no estimate of time
+_PROBE = 200_000  # logits: of a larger set, a tenth but at most this many are fitted first
 
 
 @dataclass(frozen=True)
 class Unchanged(Calibrator):
-    """The identity as a candidate, which every other one has to beat."""
+    """The identity as a candidate, which all others have to beat."""
 
     name: ClassVar[str] = "identity"
     map: ClassVar[type[FittedMap]] = Identity
@@ -69,13 +71,13 @@ class Unchanged(Calibrator):
 
 @dataclass
 class Candidate:
-    """One row of the ranking, while it is in the making."""
+    """One row of the ranking while it is being made."""
 
     calibrator: Calibrator
     runs: list[HeldOut] = field(default_factory=list)
     status: str = "ran"
     reason: str | None = None
-    seconds: float = 0.0  # of its last run, to know whether a repeat fits into the budget
+    seconds: float = 0.0  # duration of its last run, to know whether a repeat fits into the budget
 
     @property
     def held_out(self) -> HeldOut:
@@ -84,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate to use, everything that was compared, and the guard's verdict from the same held-out figures."""
+    """The candidate to use, the ranking of all, and the guard's verdict from the same held-out figures."""
 
     calibrator: Calibrator
     ranking: tuple[dict[str, Any], ...]
@@ -115,7 +117,7 @@ class Auto(Calibrator):
         return fitted.with_record(replace(fitted.record, ranking=choice.ranking, cut=choice.cut))
 
     def choose(self, p: Predictions, progress: Callable[[str, float], None] | None = None) -> Choice:
-        """The candidate to use and the whole ranking. `progress` hears each name and the share of the budget used."""
+        """Cross-validate and choose. `progress` is called with each name and the share of the budget that is used."""
         start = time.monotonic()
 
         def left() -> float:
@@ -137,7 +139,7 @@ class Auto(Calibrator):
         repeats = 1
         while repeats < self.repeats:
             near = [c for c in done[1:] if c.status == "ran" and within(c, best(done), p, 2.0)]
-            if left() <= sum(c.seconds for c in near):  # repeating only some of them would not be a fair comparison
+            if left() <= sum(c.seconds for c in near):  # it would be unfair to repeat only some of them
                 break
             folds = Folds(p, self.folds, self.seed + repeats)
             identity.runs.append(folds.identity)
@@ -149,7 +151,7 @@ class Auto(Calibrator):
 
     def _run(self, candidate: Candidate, folds: Folds, left: Callable[[], float]) -> None:
         needed, p = 0.0, folds.p
-        first = candidate.calibrator.name == PROMISING[0]  # the cheapest; timing a few items would time the first call
+        first = candidate.calibrator.name == PROMISING[0]  # it is cheap, and a trial would time the start-up of torch
         if left() > 0 and p.n * (p.k or 1) > _SMALL and not first:
             needed = estimate(candidate.calibrator, p, self.folds)
         if left() > needed:
@@ -160,7 +162,7 @@ class Auto(Calibrator):
         candidate.status, candidate.reason = "skipped", guess if needed and left() > 0 else spent
 
     def _cut(self, done: list[Candidate], repeats: int) -> str:
-        """What the budget left out, in words: with a larger one the choice might differ."""
+        """What the budget left out, in words. With a larger budget the choice may differ."""
         ran = {c.calibrator.name for c in done if c.runs}
         names = dict.fromkeys(c.calibrator.name for c in done if c.status == "skipped")
         skipped = [f"{name} with other settings" if name in ran else name for name in names]
@@ -170,7 +172,7 @@ class Auto(Calibrator):
 
 
 def cross_validate(candidate: Candidate, folds: Folds) -> None:
-    """One more run. If the first one fails, the candidate is out."""
+    """Run the candidate once more. If its first run fails, it is out."""
     began = time.monotonic()
     try:
         candidate.runs.append(held_out(candidate.calibrator, folds))
@@ -181,9 +183,9 @@ def cross_validate(candidate: Candidate, folds: Folds) -> None:
 
 
 def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
-    """Seconds that cross-validation and the fit on everything would take, from a fit on a few items.
+    """Seconds that cross-validation and the fit on everything will take, estimated from a fit on a few items.
 
-    They are spread over the items ordered by label, so that they hold as many classes as possible.
+    These are evenly spaced in the order of the labels, so that they hold as many classes as possible.
     """
     stride = max(10, -(-p.n * (p.k or 1) // _PROBE))
     few = p.take(torch.argsort(p.labels.cpu(), stable=True)[::stride])
@@ -192,15 +194,15 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
         fitted = calibrator.fold(few)
         fit = time.monotonic() - began
         scored(fitted, replace(few, origin="probe"))
-    except InputError:  # too few items for this method, but all of them may be enough
+    except InputError:  # too few items for this method; all items may be enough
         return 0.0
     return p.n / few.n * (folds * fit + time.monotonic() - began - fit)
 
 
 def singles(p: Predictions) -> Iterator[Calibrator]:
-    """Every calibrator of the table with each of its candidate settings, and `BENT`: `PROMISING`, then cheap ones.
+    """Yield `BENT` and every calibrator with each of its candidate settings: `PROMISING` first, then the cheap ones.
 
-    For a top-1 set, every calibrator that takes one, with its first settings, as the others are about every class.
+    For a top-1 set, yield the calibrators that take one, with their first settings only: the others treat every class.
     """
     from calibrant.posthoc import CALIBRATORS
 
@@ -214,7 +216,7 @@ def singles(p: Predictions) -> Iterator[Calibrator]:
     seen: set[str] = set()
     later: list[Calibrator] = []
     for c in sorted(made, key=lambda c: promise.get(c.name, len(promise))):
-        if c.name in promise and c.name not in seen:  # its other settings come later
+        if c.name in promise and c.name not in seen:  # the other settings of the same name come later
             seen.add(c.name)
             yield c
         else:
@@ -223,7 +225,7 @@ def singles(p: Predictions) -> Iterator[Calibrator]:
 
 
 def pairs(done: list[Candidate]) -> Iterator[Calibrator]:
-    """Temperature, and the best map of all classes so far, each followed by each binning map."""
+    """Yield compositions: temperature, and the best map of all classes so far, each followed by each binning map."""
     from calibrant.posthoc import CALIBRATORS
 
     ran = [c for c in done if c.status == "ran" and c.runs and c.calibrator.name != "identity"]
@@ -241,7 +243,7 @@ def best(done: list[Candidate]) -> Candidate:
 
 
 def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float) -> bool:
-    """Is the candidate's paired excess over the other at most this many standard errors of that difference?"""
+    """Whether the loss of the candidate exceeds that of the other by at most this many paired standard errors."""
     excess = candidate.held_out.loss - other.held_out.loss
     kept = ~torch.isnan(excess)
     if candidate is other or not bool(kept.any()):
@@ -268,7 +270,7 @@ def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
 
 
 def verdict(c: Candidate, identity: Candidate, p: Predictions, folds: int) -> Verdict:
-    """The guard's, on the repeats that the candidate took part in: the identity has run on all of them."""
+    """The guard's verdict on the repeats that the candidate took part in; the identity has run on all of them."""
     return judge(average(identity.runs[: len(c.runs)]), c.held_out, p, folds=folds)
 
 

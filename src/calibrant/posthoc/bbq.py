@@ -1,11 +1,12 @@
-"""BBQ: Bayesian binning into quantiles (Naeini, Cooper and Hauskrecht 2015), which averages over numbers of bins.
+"""BBQ: Bayesian binning into quantiles (Naeini, Cooper and Hauskrecht 2015) averages over numbers of bins.
 
-Equal-mass binnings with B from N^(1/3)/10 to 10 N^(1/3) bins are averaged, each weighted by its marginal likelihood
-with a Beta(α_b, β_b) prior in every bin, α_b = N'/B · p_b, β_b = N'/B · (1 − p_b), p_b the bin's middle and N' = 2:
+Equal-mass binnings with B from N^(1/3)/10 to 10 N^(1/3) bins are averaged. The weight of a binning is its marginal
+likelihood with a Beta(α_b, β_b) prior in every bin, where α_b = N'/B · p_b, β_b = N'/B · (1 − p_b), p_b is the middle
+of the bin, and N' = 2:
 
     P(D | M) = Π_b  B(m_b + α_b, n_b − m_b + β_b) / B(α_b, β_b),       q_b = (m_b + α_b) / (n_b + N'/B)
 
-The average of step functions is a step function, and only that is kept.
+The average of step functions is a step function, and the map keeps only that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 STRENGTH = 2.0
-"""N': the prior counts as this many items, shared by the bins."""
+"""N': the prior counts as this many items, divided among the bins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class BbqMap(TopLabelMap):
 
 @dataclass(frozen=True, eq=False)
 class BbqRestMap(FittedMap):
-    """The same for every class against the rest, normalised."""
+    """One averaged step function for each class against the rest; the rows are normalised."""
 
     edges: Tensor
     values: Tensor
@@ -87,14 +88,15 @@ class Bbq(Calibrator):
 
 
 def bin_counts(n: int) -> range:
+    """The numbers of bins that are averaged."""
     root = n ** (1 / 3)
     return range(max(1, int(root / 10)), min(n, int(np.ceil(10 * root))) + 1)
 
 
 def averaged(score: Floats, hit: NDArray[np.bool_]) -> tuple[Step, float]:
-    """(the averaged step function, the posterior mean of the number of bins)."""
+    """Return the averaged step function and the posterior mean of the number of bins."""
     value, size, hits = grouped(score, hit, 1.0)
-    middle = np.cumsum(size) - size / 2  # ties go whole to the bin of their middle rank, as everywhere
+    middle = np.cumsum(size) - size / 2  # ties go together to the bin of their middle rank, as in all our bins
     between = (value[1:] + value[:-1]) / 2
     total, total_hits = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
     evidence, rates, starts = [], [], []
@@ -117,7 +119,7 @@ def averaged(score: Floats, hit: NDArray[np.bool_]) -> tuple[Step, float]:
 
 
 def _binning(start: NDArray[np.int64], total: Floats, hits: Floats, between: Floats) -> tuple[float, Floats]:
-    """(log evidence, rate of each bin) of one binning; bins begin at the distinct scores `start`."""
+    """Return the log evidence and the rates of one binning, whose bins begin at the distinct scores `start`."""
     from scipy.special import betaln, expit
 
     stop = np.append(start[1:], len(total) - 1)

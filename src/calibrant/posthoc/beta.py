@@ -1,9 +1,9 @@
 """Beta calibration: q = σ(a ln p − b ln(1 − p) + c), a, b ≥ 0 (Kull, Silva Filho and Flach 2017, Eq. 6).
 
-The log-likelihood ratio of two beta distributions, so the identity (a = b = 1, c = 0) is inside the family, unlike
-in Platt's. Fitted as Platt's map is (`platt.py`), to every class against the rest or to the predicted label alone. The
-bounds are exact: a convex function whose free minimum breaks a bound has its minimum on a face, so every face is tried
-and the best one within the bounds is taken.
+This is the log-likelihood ratio of two beta distributions. Unlike Platt's family it contains the identity (a = b = 1, c
+= 0). It is fitted in the same way (`platt.py`), to every class against the rest or to the predicted label alone. The
+bounds are exact: if the free minimum of a convex function breaks a bound, its minimum within the bounds lies on a face,
+so every face is tried and the best one within the bounds is taken.
 
 Differs from the paper: a weak prior, `ridge` · |(a, b, c) − (1, 1, 0)|² on the *summed* loss, worth about one
 item, without which a class that is separable or absent has no finite answer.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Odds, joined, odds, top_odds
+from calibrant.posthoc.one_vs_rest import Columns, joined, odds, top_odds
 from calibrant.posthoc.platt import Platt
 from calibrant.posthoc.toplabel import Top, TopLabelMap
 
@@ -65,7 +65,7 @@ class BetaTopMap(TopLabelMap):
 class Beta(Platt):
     """Beta calibration, one-vs-rest or of the predicted label (Kull 2017).
 
-    `kind` is "one_vs_rest" or "top"; without it, one_vs_rest wherever there are logits.
+    `kind` is "one_vs_rest" or "top". By default it is one_vs_rest if there are logits.
     """
 
     ridge: float = 0.5
@@ -78,13 +78,14 @@ class Beta(Platt):
         super().__post_init__()
         self.require(self.ridge > 0, "ridge", "must be positive, or a separable class has no finite answer")
 
-    def columns(self, part: Odds, happened: Tensor) -> tuple[Tensor, float]:
-        return beta(part, happened, self.ridge)
+    def parameters(self, columns: Columns) -> tuple[Tensor, float]:
+        return beta(columns, self.ridge)
 
 
-def beta(o: Odds, positive: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """(a, b, c) per column [C, 3] and the largest Newton decrement left."""
-    features = (o.log_p, -o.log_rest, torch.ones_like(o.log_p))
+def beta(columns: Columns, ridge: float) -> tuple[Tensor, float]:
+    """(a, b, c) of each column, [C, 3], and the largest Newton decrement that is left."""
+    o, positive, counted = columns
+    features = (o.log_p * counted, -o.log_rest * counted, counted)
     weights = torch.full((3,), ridge, dtype=torch.float64)
     centre = torch.tensor(IDENTITY, dtype=torch.float64)
     fits = fit_columns(features, positive, weights, centre)

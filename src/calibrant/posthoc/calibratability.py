@@ -1,10 +1,10 @@
 """Calibratability (RC §4–5): how well *could* these predictions be calibrated, if a family were fitted on them?
 
-RC denotes by *optimal ECE* the ECE at the temperature searched directly on the data that are judged, "which is the
-lower bound of ECE with temperatures searched on validation data" (§5.1). Here for every family: the least NLL it
-reaches on these very items, the ECE of that fit, and, for temperature, the least ECE over RC's grid.
-Every number is an *oracle*: fitted and judged on the same split, a bound on what is possible, never a result.
-The difference between the present value and the bound is the room; regularised training reduces it (RC's finding).
+RC's *optimal ECE* is the ECE at the temperature that is searched on the judged data themselves, "which is the lower
+bound of ECE with temperatures searched on validation data" (§5.1). This module gives for every family the least NLL
+that it reaches on these very items, the ECE of that fit, and, for temperature, the least ECE over RC's grid. Every
+number is an *oracle*: it is fitted and judged on the same split, so it is a bound on what is possible, not a result.
+The difference between the present value and the bound is the room. RC found that regularised training reduces it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SAID = "oracle: fitted and judged on the same items; a bound, not a result"
 
 @dataclass(frozen=True)
 class Room:
-    """What a family can reach on these items, and the room: the present value minus the bound."""
+    """What one family can reach on these items, and the room: the present value minus the bound."""
 
     family: str
     nll: float | None  # least NLL
     ece: float | None  # ECE of the fit with the least NLL
-    optimal_ece: float | None  # least ECE; for families other than temperature that of the same fit
+    optimal_ece: float | None  # least ECE over RC's grid for temperature; for other families the same as `ece`
     room_nll: float | None
     room_ece: float | None
     degrees: int
-    temperature: float | None = None  # that of the least NLL
-    reason: str | None = None  # why a family could not be fitted
+    temperature: float | None = None  # the one with the least NLL
+    reason: str | None = None  # why the family could not be fitted
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None or name in ("nll", "ece")}
@@ -44,7 +44,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Calibratability:
-    """`rows[0]` is the predictions as they are; the others are oracles."""
+    """`rows[0]` describes the predictions as they are; the other rows are oracles."""
 
     n: int
     rows: tuple[Room, ...]

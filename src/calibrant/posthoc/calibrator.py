@@ -1,9 +1,8 @@
 """What every calibrator is: a frozen record of settings whose `fit` RETURNS the fitted map.
 
-A subclass names itself and its map class and writes `solve`. `fit` owns what all share: the split is
-checked, members are pooled for methods that take one prediction per item, and the record is attached. The settings of
-a calibrator are checked in one place, by their annotations.
-Cross-validation calls `solve` through `fold`, which computes no hash and checks no split.
+A subclass has a name and a map class, and writes `solve`. `fit` does what all calibrators share: it checks the split,
+pools members for methods that take one prediction per item, and attaches the record. Settings are checked by their
+annotations. Cross-validation calls `fold`, which computes no hash and checks no split.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from calibrant.types import Predictions, Split
 
 @dataclass(frozen=True)
 class Calibrator:
-    """Abstract: subclass, add settings as fields with defaults, write `solve`."""
+    """Abstract: subclass it, add settings as fields with defaults, and write `solve`."""
 
     name: ClassVar[str]
     map: ClassVar[type[FittedMap]]
     maps: ClassVar[tuple[type[FittedMap], ...]] = ()  # further map classes that `solve` may return
-    takes_members: ClassVar[bool] = False  # solve understands [M, N, K]; otherwise members are pooled first
-    takes_top1: ClassVar[bool] = False  # solve may understand predicted + confidence without logits
+    takes_members: ClassVar[bool] = False  # `solve` takes [M, N, K]; otherwise members are pooled first
+    takes_top1: ClassVar[bool] = False  # `solve` takes predicted + confidence without logits
     equivariant: ClassVar[bool] = True  # permuting the classes permutes the result
-    cost: ClassVar[int] = 1  # `auto` tries cheap first: 0 closed form, 1 a few numbers, 2 O(K), 3 O(K²) or a network
+    cost: ClassVar[int] = 1  # `auto` tries 0 first: 0 closed form, 1 a few numbers, 2 O(K), 3 O(K²) or a network
     candidates: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)  # the settings that `auto` tries
 
     def solve(self, p: Predictions) -> FittedMap:
-        """The map that fits these items; its record may hold a certificate."""
+        """Fit the map to these items. Its record may hold a certificate."""
         raise TypeError(f"{type(self).__name__} must define solve")
 
     def fit(self, p: Predictions, *, allow_reuse: bool = False) -> FittedMap:
-        """The fitted map with its record. Fitting on a test split is an error without `allow_reuse`."""
+        """Return the fitted map with its record. A test split is refused unless `allow_reuse` is true."""
         refuse_test(p, allow_reuse)
         fitted = self.fold(p)
         record = replace(
@@ -51,7 +50,7 @@ class Calibrator:
             settings=self.settings(),
             n=p.n,
             k=p.k,
-            classes=(p.classes or ()) if p.logits is not None else (),  # of a top-1 set, only those that occur
+            classes=(p.classes or ()) if p.logits is not None else (),  # a top-1 set knows only the classes that occur
             split=p.split.value,
             data=p.origin or p.fingerprint(),
             items=sketch(p),
@@ -60,7 +59,7 @@ class Calibrator:
         return fitted.with_record(record)
 
     def fold(self, p: Predictions) -> FittedMap:
-        """`solve` with its checks and pooling, without hash and split check: what cross-validation repeats."""
+        """Fit without computing a hash and without checking the split, as cross-validation does many times."""
         if p.logits is None and not self.takes_top1:
             raise InputError(
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
@@ -69,12 +68,12 @@ class Calibrator:
         if p.logits is not None:
             p = replace(p, labels=p.labels.to(p.logits.device))
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
-            return self.solve(p).to(CPU)  # maps live there, wherever they were solved
+            return self.solve(p).to(CPU)  # a map is kept on the CPU, wherever it was solved
         fitted = self.solve(replace(p, logits=pool(p.logits))).to(CPU)
         return Chain((Pool(), fitted), record=fitted.record)
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
-        """For each fold, the fit on all items but its own. Override it where the fit on all items is a shortcut."""
+        """Yield the fit on all items except those of each fold. Override it if the fit on all items is a shortcut."""
         for f in range(int(fold.max()) + 1):
             yield self.fold(p.take((fold != f).nonzero()[:, 0]))
 
@@ -82,7 +81,7 @@ class Calibrator:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __post_init__(self) -> None:
-        """Check every setting against its annotation. A subclass adds its own rules with `require`."""
+        """Check every setting against its annotation. A subclass adds rules with `require`."""
         kinds = _kinds(type(self))
         for f in fields(self):
             self._check_type(f.name, getattr(self, f.name), kinds[f.name])
@@ -95,22 +94,22 @@ class Calibrator:
             self.require(isinstance(value, str) and value in words, setting, f"is unknown; use {known}")
         elif float in kinds or int in kinds:
             self.require(isinstance(value, Real) and not isinstance(value, bool), setting, "is not a number")
-            whole = float in kinds or float(value).is_integer()  # infinity is no whole number either
+            whole = float in kinds or float(value).is_integer()  # False for infinity
             self.require(whole, setting, "is not a whole number")
 
     def require(self, met: bool, setting: str, rule: str) -> None:
-        """Refuse the value of a setting that breaks its rule, in one line."""
+        """Refuse the value of a setting that breaks a rule."""
         if not met:
             raise InputError(f"{self.name}: {setting}={getattr(self, setting)!r} {rule}")
 
     def need(self, p: Predictions, items: int, why: str) -> None:
-        """Refuse fewer items than the method needs, in one line."""
+        """Refuse fewer items than the method needs."""
         if p.n < items:
             raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {p.n}")
 
 
 def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
-    """Setting → what it may be, by its annotation: types, NoneType, Literal[…]."""
+    """Setting → the types that its annotation allows, such as float, NoneType or Literal[…]."""
     hints = get_type_hints(calibrator).items()
     return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
 
@@ -120,16 +119,16 @@ def _words(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
-    """The settings that are one of several words, with those words; None where it is allowed."""
+    """Setting → the words that it may be, and None if that is allowed. Settings that are no words are left out."""
     found = {name: (_words(kinds), (None,) if NoneType in kinds else ()) for name, kinds in _kinds(calibrator).items()}
     return {name: words + none for name, (words, none) in found.items() if words}
 
 
 @dataclass(frozen=True)
 class Composition(Calibrator):
-    """Two calibrators in a row: the second is fitted on what the first makes of the same items.
+    """Two calibrators in a row: the second is fitted to the result of the first on the same items.
 
-    `Composition(Temperature(), HistogramMass())`; on the command line `--method temperature+histogram_mass`.
+    `Composition(Temperature(), HistogramMass())` is `--method temperature+histogram_mass` on the command line.
     """
 
     first: Calibrator
@@ -145,7 +144,7 @@ class Composition(Calibrator):
         return self.after(self.first.fold(p), p)
 
     def after(self, one: FittedMap, p: Predictions) -> FittedMap:
-        """The composition, given the first map of these items."""
+        """Return the composition for these items, given its first map."""
         return Chain((one, self.second.fold(one.predictions(p))))
 
     def settings(self) -> dict[str, Any]:
@@ -153,13 +152,14 @@ class Composition(Calibrator):
 
 
 def of_top1() -> list[str]:
-    """Names of the calibrators that can be fitted on predicted and confidence alone."""
+    """The names of the calibrators that can be fitted on predicted and confidence alone."""
     from calibrant.posthoc import CALIBRATORS
 
     return [name for name, cls in CALIBRATORS.items() if cls.takes_top1]
 
 
 def refuse_test(p: Predictions, allow_reuse: bool) -> None:
+    """Refuse a test split, unless `allow_reuse` is true."""
     if p.split is Split.TEST and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
@@ -168,5 +168,5 @@ def refuse_test(p: Predictions, allow_reuse: bool) -> None:
 
 
 def certified(certificate: Mapping[str, Any]) -> FitRecord:
-    """A record with a certificate; `fit` adds what describes the data."""
+    """Return a record with a certificate. `fit` adds the description of the data."""
     return FitRecord(certificate=certificate)

@@ -1,13 +1,13 @@
-"""Confidence models: they read an item's *features*, replace its confidence, and never change its label.
+"""Confidence models: they read the *features* of an item, replace its confidence, and never change its label.
 
-A logit map sees only what the network's last layer left; a confidence model sees what the network saw before it. Its
-map therefore has no `map(logits)`: `map.predictions(p)` takes `p.features` and sets `predicted` and `confidence`; where
-there are logits, they carry the new confidence as those of a top-label map do (`toplabel.py`).
+A logit map sees only the output of the network's last layer; a confidence model sees the input of that layer. So its
+map has no `map(logits)`: `map.predictions(p)` reads `p.features` and sets `predicted` and `confidence`. If there are
+logits, they carry the new confidence in the same way as those of a top-label map (`toplabel.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,13 +23,13 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceMap(FittedMap):
-    """Abstract: write `confidence`; `floor` is the least probability that logits give to error or success."""
+    """Abstract: write `confidence`. `floor` is the smallest probability of an error, or of success, in the logits."""
 
     keeps_label: ClassVar[bool] = True
     floor: float = field(default=1e-6, kw_only=True)
 
     def confidence(self, features: Tensor, predicted: Tensor, logits: Tensor | None) -> Tensor:
-        """[N, D], [N] and, where there are any, [N, K] → confidence of the predicted class, in [0, 1]."""
+        """The confidence of the predicted class in [0, 1], from features [N, D] and perhaps logits [N, K]."""
         raise TypeError(f"{type(self).__name__} must define confidence")
 
     def __call__(self, logits: Any = None, *, probs: Any = None) -> Tensor:
@@ -38,7 +38,7 @@ class ConfidenceMap(FittedMap):
             "calibrant.predictions(…, features=…)"
         )
 
-    def predictions(self, p: Predictions) -> Predictions:
+    def outcome(self, p: Predictions) -> Predictions:
         x = features_of(p, self.method)
         width: int = self.width  # type: ignore[attr-defined]
         if x.shape[1] != width:
@@ -46,8 +46,6 @@ class ConfidenceMap(FittedMap):
                 f"this {self.method} map was fitted on {width} features per item, "
                 f"{p.source or 'these predictions'} have {x.shape[1]}; take them from the same layer"
             )
-        if p.logits is not None:
-            self.check(p.logits)
         predicted = top_of(p).predicted
         z = None if p.logits is None else pooled_logits(p)
         confidence = self.confidence(x, predicted.cpu(), z).clamp(0.0, 1.0)
@@ -55,12 +53,12 @@ class ConfidenceMap(FittedMap):
         if z is not None and logits is not None:
             soft = confidence.clamp(self.floor, 1 - self.floor)
             logits = spread(z, predicted.cpu(), soft).to(logits.device)
-        return self.mapped(p, logits, predicted, confidence.to(predicted.device))
+        return replace(p, logits=logits, predicted=predicted, confidence=confidence.to(predicted.device), raw=False)
 
 
 @dataclass(frozen=True)
 class ConfidenceModel(Calibrator):
-    """Abstract: a calibrator that needs features; write `solve`."""
+    """Abstract: a calibrator that reads features; write `solve`."""
 
     takes_top1: ClassVar[bool] = True
     takes_members: ClassVar[bool] = True
@@ -75,7 +73,7 @@ def pooled_logits(p: Predictions) -> Tensor:
 
 
 def features_of(p: Predictions, name: str) -> Tensor:
-    """[N, D] float64 on the CPU, or the error that says how to get them."""
+    """The features, [N, D] float64 on the CPU. Without them, an error says how to get them."""
     where = p.source or "these predictions"
     if p.features is None:
         raise InputError(

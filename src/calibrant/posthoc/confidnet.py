@@ -1,18 +1,18 @@
 """ConfidNet (Corbière 2019, §2; DS A.2): a small network learns the *true-class probability* from features.
 
-The maximum probability is high by construction, for errors too; the probability of the true class, TCP = p_y, is high
-only when the answer is right. It needs the label, so a network learns it from the features f of the classifier:
+The maximum probability is high by construction, for errors too. The probability of the true class, TCP = p_y, is high
+only if the answer is right. It depends on the label, so a network learns it from the features f of the classifier:
 
-    least  mean_n (σ(h(x_n)) − p_{y_n})²,      confidence(x) = σ(h(x)),      h(x) = a s(x) + b + g(f(x), ℓ(x); θ)
+    minimise  mean_n (σ(h(x_n)) − p_{y_n})²,      confidence(x) = σ(h(x)),      h(x) = a s(x) + b + g(f(x), ℓ(x); θ)
 
 g is an MLP with ReLU, trained by Adam on standardised inputs. A seeded share of the items is held out, and the weights
-are those of the epoch with the highest AUROC on it (the paper validates likewise; DS A.2 retains 10%). Everything
-follows from `seed` in float64 on the CPU, so the same data give the same bits. Differs from the paper:
+of the epoch with the highest AUROC on it are kept (as in the paper; DS A.2 retains 10%). Everything is computed from
+`seed` in float64 on the CPU, so the same data give the same bits. Differs from the paper:
 
-- No second phase fine-tunes the classifier's encoder, because a file of features has none.
-- h starts from the network's own confidence: s is the log-odds of the maximum probability, a and b are Platt's, and g
-  starts at 0. So epoch 0 has the network's own ranking, and another is taken only if it is better. From features alone,
-  some thousands of calibration items are too few for 100 classes, and the ranking was lost (AUROC 84 → 70).
+- No second phase fine-tunes the encoder of the classifier, because a file of features has no encoder.
+- h starts at the network's own confidence: s is the log-odds of the maximum probability, a and b are Platt's, and g
+  starts at 0. So epoch 0 has the network's own ranking, and a later epoch is taken only if its ranking is better. With
+  features alone, some thousands of calibration items are too few for 100 classes: AUROC fell from 84 to 70.
 - Besides the features f, g reads the ten highest log-probabilities ℓ in order, which show how many classes compete.
 """
 
@@ -44,7 +44,7 @@ HIGHEST = 10
 
 @dataclass(frozen=True, eq=False)
 class ConfidNetMap(ConfidenceMap):
-    """σ(a s + b + g); θ holds the weights and biases of all layers of g end to end, `sizes` their sizes."""
+    """σ(a s + b + g). θ holds the weights and biases of all layers of g end to end; `sizes` are the layers' widths."""
 
     theta: Tensor
     mean: Tensor
@@ -75,7 +75,7 @@ class ConfidNet(ConfidenceModel):
     hidden: int = 64
     layers: int = 2
     epochs: int = 200
-    patience: int = 20  # epochs without a better one before it stops
+    patience: int = 20  # training stops after this many epochs without a better one
     batch: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
@@ -115,7 +115,7 @@ class ConfidNet(ConfidenceModel):
         adam = torch.optim.Adam([theta], lr=self.learning_rate, weight_decay=self.weight_decay)
 
         def judged() -> tuple[float, float]:
-            """On the held-out items: AUROC (0 if all or none are right) and the negative loss; higher is better."""
+            """AUROC (0 if all or none are right) and the negative loss on the held-out items; higher is better."""
             with torch.no_grad():
                 h = start[validation] + mlp(x[validation], theta, sizes)
                 loss = float((torch.sigmoid(h) - target[validation]).square().mean())
@@ -150,7 +150,7 @@ class ConfidNet(ConfidenceModel):
 
 
 def inputs(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """(s [N], what g reads [N, D + at most ten])."""
+    """Return s [N] and the inputs of g [N, D + at most ten]."""
     log_p = torch.log_softmax(logits, -1).clamp_min(math.log(FLOOR))
     highest = log_p.topk(min(HIGHEST, log_p.shape[1]), 1).values
     start = top_odds(top_of_logits(logits)).score.clamp_max(CERTAIN)
@@ -158,13 +158,13 @@ def inputs(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def starting(score: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Platt's a and b; or 1 and 0 if errors have the higher scores, so that the ranking is always kept."""
+    """Return Platt's a and b, or 1 and 0 if a is not positive (errors have higher scores), to keep the ranking."""
     a, b = platt(score[:, None], right[:, None].double())[0][0]
     return (a.clone(), b.clone()) if a > 0 else (torch.ones_like(a), torch.zeros_like(b))
 
 
 def initial(sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """He's initialisation; the last layer is 0, so that training starts at the network's own ranking."""
+    """He's initialisation, with a last layer of 0, so that training starts at the network's own ranking."""
     parts: list[Tensor] = []
     for i, (width, outputs) in enumerate(pairwise(sizes)):
         deviation = 0.0 if i == len(sizes) - 2 else (2 / width) ** 0.5
@@ -176,7 +176,7 @@ def initial(sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def mlp(x: Tensor, theta: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """[N, D] → [N]: linear layers with ReLU between them, cut from θ."""
+    """[N, D] → [N]: linear layers with ReLU between them. Their weights are slices of θ."""
     at = 0
     for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         weight = theta[at : at + inputs * outputs].view(outputs, inputs)

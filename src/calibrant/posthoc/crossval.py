@@ -1,7 +1,7 @@
 """Cross-validation of calibrators: stratified, seeded K-fold inside the calibration set.
 
-Figures are per item and paired with the identity's, so that noise shared by both cancels. Items of one
-group (image, sequence) stay in one fold, and standard errors then count groups.
+Figures are per item and paired with those of the identity, so that their shared noise cancels. Items of one group
+(image, sequence) stay in one fold, and standard errors then count groups.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Per item, averaged over repeats: loss (−log p of the label) and influence on AUROC; and counts of the whole."""
+    """Held-out figures: the loss (−log p of the label) and the influence on AUROC of each item, and some totals."""
 
-    loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible
-    influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
+    loss: Tensor  # [N]; NaN for items whose label was impossible before the map
+    influence: Tensor  # [N]; 0 in folds that have no AUROC
     auroc: float | None
     degrees: float = 0.0
-    labels_changed: int = 0  # held-out labels that a map changed although it promised not to
-    bounds: tuple[str, ...] = ()  # reasons from certificates whose optimum was out of bounds
+    labels_changed: int = 0  # held-out labels that a map changed although it promised to keep them
+    bounds: tuple[str, ...] = ()  # reasons from the certificates of maps whose optimum was out of bounds
 
 
 def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
-    """[N] fold of each item: labels spread evenly over folds; a group is never split."""
+    """The fold of each item, [N]. Labels are spread evenly over folds, and a group is never split."""
     g = torch.Generator().manual_seed(seed)
     if p.group is not None:
         groups = int(p.group.max()) + 1
@@ -56,13 +56,13 @@ def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
 
 
 class Folds:
-    """One assignment of items to folds, shared by candidates: each fold's items, and their scores before any map."""
+    """One assignment of items to folds, which candidates share, with the scores of each fold before any map."""
 
     def __init__(self, p: Predictions, count: int, seed: int) -> None:
-        # nothing is reported from here, so neither a hash nor ids are needed
+        # nothing is reported about these items, so their hash and their ids are not needed
         self.p = replace(p, origin=p.origin or "cross-validation", ids=None)
         self.of_item = folds_of(p, count, seed)
-        self.home = CPU if p.logits is None else p.logits.device  # scores stay there until all folds are summed up
+        self.home = CPU if p.logits is None else p.logits.device  # scores stay on this device until the end
         self.items = [(self.of_item == f).nonzero()[:, 0].to(self.home) for f in range(count)]
         self._refits: dict[Calibrator, list[FittedMap]] = {}
 
@@ -76,7 +76,7 @@ class Folds:
         return _held_out(self, self.before)
 
     def refits(self, calibrator: Calibrator, fitted: FittedMap | None = None) -> list[FittedMap]:
-        """For each fold, the fit on all others, made once. A composition starts from the fits of its first part."""
+        """The fit on all other folds, for each fold. It is made once, and shared by compositions that begin with it."""
         if calibrator not in self._refits:
             if isinstance(calibrator, Composition):
                 firsts = enumerate(self.refits(calibrator.first))
@@ -88,7 +88,7 @@ class Folds:
 
 
 def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = None) -> HeldOut:
-    """The figures of each fold under the fit on the others; `fitted` is the map of all items, if it is known."""
+    """Judge each fold by the fit on the other folds. `fitted` is the map of all items, if it is known."""
     p, count = folds.p, len(folds.items)
     degrees, changed, bounds, after = 0.0, 0, [], []
     for refit, at, before in zip(folds.refits(calibrator, fitted), folds.items, folds.before, strict=True):
@@ -103,7 +103,7 @@ def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = No
 
 
 def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
-    """The figures of each fold's scores."""
+    """The figures from the scores of each fold."""
     n = folds.p.n
     loss = torch.full((n,), torch.nan, dtype=torch.float64, device=folds.home)
     influence = torch.zeros_like(loss)
@@ -121,18 +121,18 @@ def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
 
 
 def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None, home: torch.device = CPU) -> Scores:
-    """The scores of the mapped items (`rows`: of these). A map that only changes logits works on a chunk at a time."""
-    if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
+    """The scores of the mapped items, or only of `rows`. A map that only changes logits works chunk by chunk."""
+    if p.logits is None or type(fitted).outcome is not FittedMap.outcome:
         return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False, home=home)
     logits_alone = replace(p, predicted=None, confidence=None)
     return reduce(logits_alone, classwise=False, through=fitted.apply, rows=rows, home=home)
 
 
 def loss_of(scores: Scores, n: int) -> Tensor:
-    """[N]: −log p of the label; of a top-1 set, −log p of "the predicted label is right", or of its opposite.
+    """The loss of each item, [N]: −log p of the label.
 
-    A bin without errors has a confidence of exactly 1, which n items cannot prove. So for a top-1 set every confidence
-    counts as at least `least(n)` away from 0 and 1.
+    For a top-1 set it is −log p of whether the predicted label is right. A bin without errors has a confidence of
+    exactly 1, which n items cannot prove, so there every confidence counts as at least `least(n)` away from 0 and 1.
     """
     if scores.log_p_label is not None:
         return -scores.log_p_label
@@ -141,7 +141,7 @@ def loss_of(scores: Scores, n: int) -> Tensor:
 
 
 def average(runs: list[HeldOut]) -> HeldOut:
-    """Mean over repeats with different folds."""
+    """The mean over repeats with different folds."""
     if len(runs) == 1:
         return runs[0]
     areas = [r.auroc for r in runs if r.auroc is not None]
@@ -156,16 +156,17 @@ def average(runs: list[HeldOut]) -> HeldOut:
 
 
 def bounds_of(fitted: FittedMap) -> list[str]:
-    """Reasons in the certificates of a map (or of the parts of a chain) why the optimum was out of bounds."""
+    """The reasons in the certificates of a map and its parts why an optimum was out of bounds."""
     own = [str(fitted.record.certificate["reason"])] if fitted.record.certificate.get("bound") else []
     return own + [reason for part in getattr(fitted, "maps", ()) for reason in bounds_of(part) if reason not in own]
 
 
 def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
-    """(AUROC, influence of each item on it): mean 0, and mean square / N is the variance (DeLong 1988).
+    """Return AUROC and the influence of each item on it, or None if all or none are right (DeLong 1988).
 
-    For a correct item, (share of errors ranked below it − AUROC)/π; for an error the mirror image.
-    Differences of influences give paired errors even where a map changes which items are correct.
+    Influences have mean 0, and their mean square / N is the variance of AUROC. That of a correct item is (share of
+    errors ranked below it − AUROC) / (share of correct items); that of an error is the mirror image. Differences of
+    influences give paired standard errors even if a map changes which items are correct.
     """
     good, bad = scores.right, scores.n - scores.right
     if not good or not bad:
@@ -173,7 +174,7 @@ def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
     ranking = rank(scores.log_error)  # most confident first
     hit = scores.correct[ranking.order].double()
     in_run = hit.new_zeros(ranking.runs, 2).index_add_(0, ranking.run, torch.stack([hit, 1 - hit], 1))
-    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of the item's own run
+    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of the item's own run of ties
     errors_below = (bad - above[:, 1])[ranking.run] / bad
     correct_above = above[:, 0][ranking.run] / good
     area = float((errors_below * hit).sum() / good)
@@ -185,7 +186,7 @@ def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
 
 
 def mean_of(values: Tensor, group: Tensor | None) -> Estimate:
-    """Mean with its normal 95% interval; groups are the units where there are any. NaN entries do not count."""
+    """The mean with its normal 95% interval. Groups, if there are any, are the units. NaN entries do not count."""
     kept = ~torch.isnan(values)
     n = int(kept.sum())
     if n == 0:
@@ -199,7 +200,7 @@ def mean_of(values: Tensor, group: Tensor | None) -> Estimate:
 
 
 def standard_error(x: Tensor, group: Tensor | None) -> float:
-    """Of the mean of x; summed within groups first, where there are groups."""
+    """The standard error of the mean of x. With groups, x is summed within each group first."""
     centred = x - x.mean()
     if group is not None:
         centred = sum_by_unit(centred, group)

@@ -1,14 +1,14 @@
 """Dirichlet calibration and matrix scaling with ODIR (Kull et al. 2019, §4; Guo et al. 2017 for the matrix).
 
-    dirichlet:  softmax(W ln p + b),        matrix:  softmax(W z + b), z the logits less their mean
+    dirichlet:  softmax(W ln p + b),        matrix:  softmax(W z + b), z the logits minus their mean
 
     mean NLL + λ/(K(K − 1)) Σ_{i≠j} w_ij² + μ/K Σ_j b_j²             (off-diagonal and intercept regularisation)
 
-λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path (`shrinkage.py`),
+As in the paper, cross-validation inside the calibration set chooses λ and μ; here along one path (`shrinkage.py`),
 (λ, μ) = m · (λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N.
 
-Differs from the papers: the start is I/T at the exact temperature, and the diagonal has a ridge of 1/N around it
-(worth about one item), without which a class that is separable or absent has no finite answer.
+Differs from the papers: the start is I/T at the exact temperature, and a ridge of 1/N (worth about one item) pulls the
+diagonal towards it. Without this ridge, a class that is separable or absent has no finite optimum.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated
+from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated, possible_items
 from calibrant.posthoc.structured import matrix_ridge
 from calibrant.types import Predictions
 
 DEEPEST = -1e4
-"""Log-probabilities, and logits relative to the largest, are clipped here."""
+"""Log-probabilities, and logits minus the largest, are clipped here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class DirichletMap(FittedMap):
 
 @dataclass(frozen=True, eq=False)
 class MatrixMap(DirichletMap):
-    """weight · z + bias: logits are defined up to a constant, which their mean removes."""
+    """weight · z + bias. Subtracting the mean of the logits removes the constant up to which they are defined."""
 
     method: ClassVar[str] = "matrix"
 
@@ -69,7 +69,7 @@ class MatrixMap(DirichletMap):
 class Dirichlet(Calibrator):
     """Dirichlet calibration with ODIR (Kull 2019).
 
-    `lambda_` and `mu` as in the paper; None: chosen by cross-validation.
+    `lambda_` and `mu` are as in the paper. By default cross-validation chooses them.
     """
 
     lambda_: float | None = None
@@ -86,9 +86,9 @@ class Dirichlet(Calibrator):
         self.require(self.mu is None or self.mu > 0, "mu", "must be positive")
 
     def solve(self, p: Predictions) -> FittedMap:
-        assert p.logits is not None and issubclass(self.map, DirichletMap)
-        z = p.logits.double()
-        odir = Odir(self.map.features(z), p.labels, 1 / float(anchor(z, p.labels)))
+        assert issubclass(self.map, DirichletMap)
+        z, labels = possible_items(p)
+        odir = Odir(self.map.features(z), labels, 1 / float(anchor(z, labels)))
         if self.lambda_ is None or self.mu is None:
             self.need(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu")
             found, chosen = odir.cross_validated()
@@ -109,7 +109,7 @@ class Matrix(Dirichlet):
 
 @dataclass(frozen=True)
 class Odir:
-    """The regularised fit on given features, around I · `inverse`."""
+    """The regularised fit to the features x, with centre I · `inverse`."""
 
     x: Tensor
     labels: Tensor
@@ -137,7 +137,7 @@ class Odir:
         return m * (k * (k - 1)) ** 2 / n, m * k * k / n
 
     def cross_validated(self) -> tuple[Solution, dict[str, Any]]:
-        """The fit at the m of the least held-out NLL, and what was compared."""
+        """The fit at the m with the least held-out NLL, and what was compared."""
         found, m, path = cross_validated(
             self.x, self.labels, self.design, lambda m: self.ridge(*self.strengths(m)), self.centre
         )

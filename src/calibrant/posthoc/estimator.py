@@ -1,10 +1,10 @@
 """For scikit-learn users: `CalibrantClassifier(estimator, method="auto")` is a classifier with honest probabilities.
 
-It wraps anything with `decision_function` or `predict_proba`. Unless `cv="prefit"`, scores for the calibration come
-from cross-fitting: each item is scored by a copy of the estimator that has not seen it, one map is fitted on all those
-scores, and the estimator is refitted on everything (scikit-learn's `CalibratedClassifierCV(ensemble=False)` does the
-same). `predict_proba` maps the estimator's scores, and `predict` returns its most probable class, as scikit-learn
-requires. So a method of the top label changes the answer here if its new confidence is below that of another class;
+It wraps anything with `decision_function` or `predict_proba`. Unless `cv="prefit"`, the scores for the calibration come
+from cross-fitting: a copy of the estimator that has not seen an item scores it, one map is fitted on all these scores,
+and the estimator is refitted on everything (as in scikit-learn's `CalibratedClassifierCV(ensemble=False)`).
+`predict_proba` maps the scores of the estimator, and `predict` returns the most probable class, as scikit-learn
+requires. So a method of the top label changes the answer if its new confidence is below that of another class;
 `map_.predictions(…)` gives the confidence of the estimator's own answer.
 """
 
@@ -40,12 +40,13 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
 
     `estimator`: a classifier with decision_function or predict_proba (logistic regression by default). `method`: a
     calibrator's name, "auto", "first+second" or a calibrator; `settings` are its settings. `cv`: folds of the
-    cross-fitting (None: 5, or as many as the rarest class has items), a splitter, or "prefit" (then fit(X, y) only
-    calibrates, on items the estimator has not seen).
-    `strict` refuses a map that the guard flags; `seed` is for the folds of the guard and of auto.
+    cross-fitting (None: 5, or as many as the rarest class has items), a splitter, or "prefit": then fit(X, y) only
+    calibrates, on items that the estimator has not seen.
+    `strict` refuses a map that the guard flags; `seed` determines the folds of the guard and of auto.
 
-    Fitted: `estimator_`, `map_` (a calibrant map: save it, attach it, look at `map_.record.guard`), `classes_`,
-    `n_features_in_`, `feature_names_in_`. Sample weights are refused: no map of the table is fitted with weights.
+    Attributes after the fit: `estimator_`, `map_` (a calibrant map: save it, attach it, look at `map_.record.guard`),
+    `classes_`, `n_features_in_`, `feature_names_in_`. Sample weights are refused, because no map is fitted with
+    weights.
     """
 
     classes_: NDArray[Any]
@@ -70,7 +71,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         self.seed = seed
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Fit the estimator (unless prefit) and the map."""
+        """Fit the estimator, unless it is prefit, and the map."""
         if fit_params:
             raise InputError(
                 f"CalibrantClassifier.fit takes X and y, not {', '.join(sorted(fit_params))}: maps are fitted without "
@@ -90,7 +91,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) == 1:
                 raise InputError(f"y has only one class, {classes.tolist()[0]!r}; a classifier needs two")
-            estimator = clone(self._inner()).fit(X, y)  # first, because its errors say best what is wrong with X
+            estimator = clone(self._inner()).fit(X, y)  # first, because its messages say best what is wrong with X
             z = self._cross_fitted(X, y, labels, classes)
         p = predictions(z, labels, classes=[str(c) for c in classes], split=Split.CALIBRATION)
         calibrator = resolve(self.method, dict(self.settings or {}), self.seed)
@@ -102,7 +103,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """[N, K]: calibrated probabilities, columns as in `classes_`."""
+        """The calibrated probabilities, [N, K], with columns as in `classes_`."""
         z = self._scores(X)
         return np.asarray(torch.softmax(self.map_(z), -1).numpy())
 
@@ -136,7 +137,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return scores(self.estimator_, X, len(self.classes_))
 
     def _held_out(self, estimator: Any, X: Any, y: NDArray[Any]) -> tuple[Tensor, NDArray[np.int64], NDArray[Any]]:
-        """Scores of a fitted estimator, and y as numbers of its classes."""
+        """The scores of a fitted estimator, y as indices of its classes, and these classes."""
         classes = np.asarray(estimator.classes_)
         unknown = sorted(set(y.tolist()) - set(classes.tolist()), key=str)
         if unknown:
@@ -145,7 +146,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return scores(estimator, X, len(classes)), labels, classes
 
     def _cross_fitted(self, X: Any, y: NDArray[Any], labels: NDArray[np.int64], classes: NDArray[Any]) -> Tensor:
-        """[N, K] scores of each item by a copy that was not fitted on it."""
+        """The scores of each item, [N, K], by a copy of the estimator that was not fitted on it."""
         counts = np.bincount(labels)
         rarest = int(counts.argmin())
         folds = max(2, min(FOLDS, int(counts[rarest]))) if self.cv is None else self.cv
@@ -168,7 +169,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
 
 
 def checked(z: Tensor) -> Tensor:
-    """Refuse scores if an item was never held out."""
+    """Refuse scores in which an item was never held out."""
     never = torch.isnan(z).any(1).nonzero()
     if len(never):
         raise InputError(
@@ -178,7 +179,7 @@ def checked(z: Tensor) -> Tensor:
 
 
 def scores(estimator: Any, X: Any, k: int) -> Tensor:
-    """[N, K] logits: the decision function (log-odds of the second class if binary), else the log of predict_proba."""
+    """Logits [N, K]: the decision function (if binary, the log-odds of class 1), or else the log of predict_proba."""
     if hasattr(estimator, "decision_function"):
         found = torch.as_tensor(np.asarray(estimator.decision_function(X), dtype=np.float64))
         z = torch.stack([-found / 2, found / 2], 1) if found.ndim == 1 else found

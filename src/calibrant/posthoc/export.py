@@ -1,13 +1,13 @@
 """A smooth map as a formula with its numbers, in JSON, for a program in another language.
 
-`map_to_json(map)` gives `{"format", "version", "method", "classes", "formula", "impossible_stays", "parameters"}`.
-The formula takes the logits z of one item to new logits z'; probabilities are softmax(z'). All numbers are float64
-and survive JSON exactly. Notation: K classes, p = softmax(z), ln 0 = −inf, σ(x) = 1/(1 + e^−x); `impossible_stays`
-says that a class with z_k = −inf has z'_k = −inf whatever the formula gives (the formula for the others reads
-max(ln p_k, deepest) where it has `deepest`). A chain's parameters are the forms to be applied one after the other.
+`map_to_json(map)` gives `{"format", "version", "method", "classes", "formula", "impossible_stays", "parameters"}`. The
+formula turns the logits z of one item into new logits z'; probabilities are softmax(z'). All numbers are float64 and
+survive JSON exactly. Notation: K classes, p = softmax(z), ln 0 = −inf, σ(x) = 1/(1 + e^−x). `impossible_stays` says
+that a class with z_k = −inf has z'_k = −inf, whatever the formula gives. The parameters of a chain are the forms to
+apply one after the other.
 
-Other maps (bins, steps, isotonic knots, splines, and any without a line in `FORMS`) are refused by name; export them
-to ONNX (`onnx_export.py`).
+Other maps (bins, steps, isotonic knots, splines, and any that has no line in `FORMS`) are refused; export them to ONNX
+(`onnx_export.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEMPERED = "x_k = ln((1 − ε) softmax(z / T)_k + ε / K)"
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A formula, its parameters by name from the map, and whether −inf stays."""
+    """A formula, the function that reads its parameters from a map, and whether −inf stays."""
 
     formula: str
     parameters: Callable[[Any], Mapping[str, Any]]
@@ -83,7 +83,7 @@ FORMS: dict[str, ClosedForm] = {
 
 
 def map_to_json(fitted: FittedMap) -> dict[str, Any]:
-    """The closed form of a smooth map, in plain JSON types."""
+    """Return the closed form of a smooth map, in plain JSON types."""
     if isinstance(fitted, Chain):
         formula, stays = "z' = the forms of `maps`, applied first to last", False
         parameters: Mapping[str, Any] = {"maps": [map_to_json(part) for part in fitted.maps]}
@@ -110,5 +110,5 @@ def map_to_json(fitted: FittedMap) -> dict[str, Any]:
 
 
 def write_json(fitted: FittedMap, path: str | PathLike[str]) -> Path:
-    """`map_to_json` to a file, whole or not at all."""
+    """Write `map_to_json(fitted)` to a file, whole or not at all."""
     return atomic.write_text(path, json_text(map_to_json(fitted), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""`calibrant.fit`: a method's name (or a calibrator) and predictions → the fitted, guarded map."""
+"""`calibrant.fit`: fit a method to predictions, and guard the map."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def fit(
     labels_key: str | None = None,
     **settings: Any,
 ) -> FittedMap:
-    """Fit `method` ("auto", a name of the table, "first+second", or a calibrator) and guard the result.
+    """Fit `method` ("auto", a name of the table, "first+second", or a calibrator), guard the map, and return it.
 
-    `logits` may be `Predictions`, or a data frame whose column `labels_key` holds the labels. Labels of text need
-    `classes`, the names in the order of the scores. The map's `record` holds certificate, guard and NLL before and
-    after; `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
+    `logits` may be `Predictions`, or a data frame whose column `labels_key` holds the labels. Text labels need
+    `classes`, the names in the order of the scores. The map's `record` holds its certificate, the guard's verdict, and
+    NLL before and after; `strict=True` refuses a map that the guard flags. Further keywords are settings of the method.
     """
     calibrator = resolve(method, settings, seed)
     p = given(
@@ -68,7 +68,10 @@ def fit_predictions(
     seed: int = 0,
     progress: Callable[[str, float], None] | None = None,
 ) -> FittedMap:
-    """Fit, guard by cross-validation, and record NLL before and after on the calibration data."""
+    """Fit, guard by cross-validation, and record NLL before and after on the calibration data.
+
+    `progress` is called during the automatic choice with the name of a candidate and the share of the budget used.
+    """
     seed = checked_seed(seed)
     if p.fitted_on and p.fitted_on == p.origin and not allow_reuse:
         raise SplitError(
@@ -84,7 +87,7 @@ def fit_predictions(
         calibrator, ranking, verdict, cut = choice.calibrator, choice.ranking, choice.verdict, choice.cut
     fitted = calibrator.fit(p, allow_reuse=allow_reuse)
     verdict = verdict or guard(calibrator, p, fitted=fitted, seed=seed)
-    known = replace(p, origin=p.origin or fitted.record.data)  # the hash is known already
+    known = replace(p, origin=p.origin or fitted.record.data)  # so that the hash is not computed again
     loss = verdict.loss_before
     loss = loss_of(reduce(p, classwise=False), p.n) if loss is None else loss
     before, after = mean_nll(loss, scored(fitted, known))
@@ -97,7 +100,7 @@ def fit_predictions(
 
 
 def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -> Calibrator:
-    """A calibrator from its name and settings; the error for a wrong name or key suggests the nearest one."""
+    """Return the calibrator of a name with these settings. The error for an unknown name or key suggests another."""
     from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 
     if isinstance(method, Calibrator):
@@ -127,7 +130,7 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
 
 
 def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:
-    """The settings, if the calibrator has them all; it checks their values itself."""
+    """Refuse settings that the calibrator does not have. It checks their values itself."""
     accepted = [f.name for f in fields(cls)]
     for key in settings:
         if key not in accepted:
@@ -138,8 +141,9 @@ def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str)
 
 
 def mean_nll(before: Tensor, after: Scores) -> tuple[float | None, float | None]:
-    """Mean loss before and after (`crossval.loss_of`), over items whose label was possible before; None without any."""
+    """The mean loss before and after, over items whose label was possible before; None if there is no such item."""
     possible = torch.isfinite(before)
     if not bool(possible.any()):
         return None, None
-    return float(0 + before[possible].mean()), float(0 + loss_of(after, after.n)[possible].mean())  # never −0.0
+    # 0 + turns −0.0 into 0.0
+    return float(0 + before[possible].mean()), float(0 + loss_of(after, after.n)[possible].mean())

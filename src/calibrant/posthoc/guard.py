@@ -1,9 +1,10 @@
-"""The guard on every fit: would this map make things worse on items it has not seen?
+"""The guard of every fit: would this map make things worse on items that it has not seen?
 
-Cross-validation inside the calibration set answers three questions, each paired with the identity. Does NLL rise beyond
-noise (for a top-1 set: the NLL of "the label is right")? Did a map that promised to keep labels change one? Does AUROC
-of confidence fall beyond noise (and by more than 0.001; a smaller fall changes no decision)? Any such reason makes `ok`
-false. `strict` refuses the map; otherwise it is flagged wherever it is shown.
+Cross-validation inside the calibration set compares the map with the identity, item by item. It flags the map if NLL
+rises beyond noise (for a top-1 set: the NLL of "the label is right"), if a map that promised to keep labels changes
+one, or if AUROC of confidence falls beyond noise and by more than 0.001 (a smaller fall changes no decision). It also
+flags an optimum that is out of bounds. With `strict` such a map is refused; otherwise it is flagged wherever it is
+shown.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Verdict:
-    """Reasons not to trust the map (none: ok), and the paired held-out figures they come from."""
+    """The reasons not to trust the map, and the paired held-out figures that they come from."""
 
     reasons: tuple[str, ...]
     nll_before: Estimate | None = None
@@ -35,7 +36,7 @@ class Verdict:
     auroc_change: Estimate | None = None
     folds: int = FOLDS
     seed: int = 0
-    loss_before: Tensor | None = None  # [N] of the items as they are; NaN where the label was called impossible
+    loss_before: Tensor | None = None  # [N] of the items before the map; NaN if the label was impossible
 
     @property
     def ok(self) -> bool:
@@ -52,7 +53,7 @@ class Verdict:
 def guard(
     calibrator: Calibrator, p: Predictions, *, fitted: FittedMap | None = None, seed: int = 0, folds: int = FOLDS
 ) -> Verdict:
-    """The verdict on a calibrator for these items. `fitted` is its map of all of them, if it is known already."""
+    """Judge a calibrator on these items. `fitted` is its map of all of them, if it is known already."""
     try:
         spread = Folds(p, folds, seed)
         identity, after = spread.identity, held_out(calibrator, spread, fitted)
@@ -62,7 +63,7 @@ def guard(
 
 
 def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOLDS, seed: int = 0) -> Verdict:
-    """The same from held-out figures that exist already."""
+    """The verdict from held-out figures."""
     reasons = [f"the optimum is out of bounds ({why})" for why in after.bounds]
     group = p.group
     change = widened(mean_of(after.loss - identity.loss, group), folds)
@@ -80,7 +81,7 @@ def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOL
 
 
 def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:
-    """Change of AUROC within folds, with the paired standard error of its influences."""
+    """The change of AUROC within folds, with its interval from paired influences."""
     if identity.auroc is None or after.auroc is None:
         return Estimate(None, reason="every held-out answer is right, or every one is wrong: nothing to rank")
     spread = mean_of(after.influence - identity.influence, p.group)
@@ -90,7 +91,7 @@ def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:
 
 
 def widened(estimate: Estimate, folds: int) -> Estimate:
-    """The interval, corrected for training sets that overlap."""
+    """Widen the interval, because the training sets of the folds overlap."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return estimate
     low, high = (estimate.value + overlap(folds) * (end - estimate.value) for end in (estimate.low, estimate.high))
@@ -100,7 +101,7 @@ def widened(estimate: Estimate, folds: int) -> Estimate:
 def overlap(folds: int) -> float:
     """√(1 + J · n_test/n_train), the factor by which errors of J-fold differences are too small (Nadeau & Bengio 2003).
 
-    Without it a needless but harmless temperature is flagged a quarter of the time.
+    Without this factor, a needless but harmless temperature would be flagged a quarter of the time.
     """
     return float((1 + folds / (folds - 1)) ** 0.5)
 

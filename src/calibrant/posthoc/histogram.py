@@ -1,11 +1,11 @@
-"""Histogram binning (RC §2; Zadrozny 2001): the confidence of a bin is the accuracy seen in it.
+"""Histogram binning (RC §2; Zadrozny 2001): each confidence becomes the accuracy that was seen in its bin.
 
-Bins are of equal size (`histogram`: (b−1)/B < p ≤ b/B) or of equal mass (`histogram_mass`: equal counts, ties
-together). `kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction");
-`kind="one_vs_rest"` bins each class's probability against 1[y = k], then normalises the rows, and may change the label.
+Bins have equal width (`histogram`: (b−1)/B < p ≤ b/B) or equal mass (`histogram_mass`: equal counts, ties in one bin).
+`kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction"). `kind="one_vs_rest"` bins
+the probability of each class against 1[y = k] and normalises the rows; this may change the label.
 
 A bin without calibration items leaves the confidence as it is. Logits, unlike the explicit confidence, never express a
-rate of exactly 0 or 1: for them, the rate of a bin with n items is then (hits + ½)/(n + 1).
+rate of exactly 0 or 1: in logits, such a bin with n items has the rate (hits + ½)/(n + 1).
 """
 
 from __future__ import annotations
@@ -13,46 +13,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from calibrant.functional.binning import edges as width_edges
 from calibrant.functional.binning import equal_width, mass_bins, settled
 from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, every_class_of
-from calibrant.posthoc.step_functions import in_step, place
-from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.posthoc.one_vs_rest import Kind, probabilities_and_hits
+from calibrant.posthoc.step_functions import Floats, in_step, place
+from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 
-@dataclass(frozen=True)
-class Table:
-    """Bins of one column: inner edges (right-closed), items and hits in each bin."""
-
-    edges: Tensor  # [B − 1]
-    count: Tensor  # [B]
-    hits: Tensor  # [B]
-
-
-def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
+def tabulate(p: Floats, hit: NDArray[np.bool_], bins: int, scheme: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inner edges [B − 1] of right-closed bins, and the items and hits in each bin [B]."""
     if scheme == "width":
-        index, edges = equal_width(p, bins), width_edges(bins)[1:-1]
+        index, edges = equal_width(torch.from_numpy(p), bins), width_edges(bins)[1:-1]
     else:
-        index, edges = mass_bins(torch.from_numpy(settled(p.numpy())[0]), bins)
+        index, edges = mass_bins(torch.from_numpy(settled(p)[0]), bins)
         bins = len(edges) + 1
     count = torch.bincount(index, minlength=bins).double()
-    return Table(edges, count, torch.bincount(index, hit.double(), minlength=bins))
+    return edges, count, torch.bincount(index, torch.from_numpy(hit).double(), minlength=bins)
 
 
 def rate(hits: Tensor, count: Tensor) -> Tensor:
-    """Accuracy of each bin, as in the paper."""
+    """The accuracy of each bin, as in the paper."""
     return hits / count.clamp_min(1)
 
 
 def soft_rate(hits: Tensor, count: Tensor) -> Tensor:
-    """The same, plus half a hit and half a miss in bins that hold only hits or only misses."""
+    """The accuracy of each bin, with half a hit and half a miss more in bins of only hits or only misses."""
     sure = (hits == 0) | (hits == count)
     return torch.where(sure, (hits + 0.5) / (count + 1), rate(hits, count))
 
@@ -60,9 +55,9 @@ def soft_rate(hits: Tensor, count: Tensor) -> Tensor:
 def binned(
     p: Tensor, edges: Tensor, values: Tensor, count: Tensor, scheme: str, offset: Tensor | None = None
 ) -> Tensor:
-    """The value of the bin of each p; a bin without items leaves p as it is.
+    """The value of the bin that each p falls into; a bin without items leaves p as it is.
 
-    Equal-width bins are exactly those of ECE, including how values near an edge are placed.
+    Equal-width bins are exactly those of ECE, and place values near an edge in the same way.
     """
     if scheme == "width":
         columns = 1 if offset is None else len(offset) - 1
@@ -109,9 +104,9 @@ class HistogramMassMap(HistogramMap):
 
 @dataclass(frozen=True, eq=False)
 class HistogramRestMap(FittedMap):
-    """Each class's probability → rate of its bin; the softmax of the logits normalises the rows."""
+    """The probability of each class → the rate of its bin. The softmax of the logits normalises the rows."""
 
-    edges: Tensor  # [K, B − 1]; equal-mass tables that lost bins to ties are padded with edges at 2
+    edges: Tensor  # [K, B − 1]; columns that lost equal-mass bins to ties are padded with edges at 2
     count: Tensor  # [K, B]
     hits: Tensor
     scheme: str
@@ -154,22 +149,16 @@ class Histogram(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         self.need(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
+        columns = probabilities_and_hits(p, self.kind, self.name)
+        tables = [tabulate(value, hit, self.bins, self.scheme) for value, hit in columns]
         if self.kind == "top":
-            top = top_of(p)
-            table = tabulate(top.confidence.cpu(), top.predicted.cpu() == p.labels.cpu(), self.bins, self.scheme)
             made = HistogramMassMap if self.scheme == "mass" else HistogramMap
-            return made(table.edges, table.count, table.hits, record=record)
-        logits = every_class_of(p, self.name)
-        prob, y = torch.softmax(logits.double(), -1).cpu(), p.labels.cpu()
-        tables = [tabulate(prob[:, c].contiguous(), y == c, self.bins, self.scheme) for c in range(prob.shape[1])]
-        widest = max(len(t.count) for t in tables)
-        return HistogramRestMap(
-            torch.stack([pad(t.edges, widest - 1, 2.0) for t in tables]),
-            torch.stack([pad(t.count, widest, 0.0) for t in tables]),
-            torch.stack([pad(t.hits, widest, 0.0) for t in tables]),
-            self.scheme,
-            record=record,
+            return made(*tables[0], record=record)
+        edges, count, hits = (
+            pad_sequence(list(part), batch_first=True, padding_value=fill)
+            for part, fill in zip(zip(*tables, strict=True), (2.0, 0.0, 0.0), strict=True)
         )
+        return HistogramRestMap(edges, count, hits, self.scheme, record=record)
 
 
 @dataclass(frozen=True)
@@ -179,7 +168,3 @@ class HistogramMass(Histogram):
     name: ClassVar[str] = "histogram_mass"
     map: ClassVar[type[FittedMap]] = HistogramMassMap
     scheme: ClassVar[str] = "mass"
-
-
-def pad(values: Tensor, size: int, fill: float) -> Tensor:
-    return torch.nn.functional.pad(values, (0, size - len(values)), value=fill)

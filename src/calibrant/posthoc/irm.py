@@ -2,9 +2,9 @@
 
     q_k ∝ (1 − ε) f(p_k) + ε p_k,     f = isotonic regression of 1[y = k] on p_k over all N · K entries
 
-One function for all classes keeps the order of the classes, and N · K pairs make it data-efficient. The term ε p
-makes f strict, hence the label is kept; ε = 1/(N + 1) (the paper's code has 1e-9, which makes NLL explode where f
-is 0).
+One function for all classes keeps the order of the classes, and its N · K pairs make it data-efficient. The term ε p
+makes q strictly increasing in p, so the label is kept. ε is 1/(N + 1); the 1e-9 of the paper's code gives a huge NLL
+where f is 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IrmMap(FittedMap):
 class Irm(Calibrator):
     """One strictly isotonic function for all probabilities (Zhang 2020, Mix-n-Match).
 
-    `epsilon=None`: 1/(N + 1).
+    `epsilon` is 1/(N + 1) by default.
     """
 
     epsilon: float | None = None

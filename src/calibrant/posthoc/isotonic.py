@@ -1,16 +1,16 @@
 """Isotonic regression (Zadrozny 2002): the non-decreasing function of a probability with the least squared error.
 
-PAVA needs the data only as *groups*: each distinct value that a hit has, and each run of misses between two of them.
+PAVA needs the data only as *groups*: each distinct value of a hit, and each run of misses between two such values.
 One-vs-rest columns have few hits, so one fast sort of the values and a binary search of the hits replace the
 argsort of N pairs, and PAVA runs on a few dozen groups.
 
-Between two blocks the function is linear, as scikit-learn's is; outside it is constant. `kind="top"` maps the
-confidence of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never
-carry exactly 0 or 1: the first and the last block then count half an item more.
+Between two blocks the function is linear, as in scikit-learn; outside it is constant. `kind="top"` maps the confidence
+of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never carry exactly 0 or
+1: for them, a first block at 0 or a last block at 1 counts half an item of the other kind.
 
-`isotonic_centred` (Oron and Flournoy 2017) has no flat steps. PAVA's blocks say that neighbours with different scores
-are equally likely to be right, which loses refinement. There a block becomes one point, its mean score with its value,
-so that the function increases strictly inside and the ranking within a block is kept.
+`isotonic_centred` (Oron and Flournoy 2017) has no flat steps. PAVA gives all scores of a block the same value, which
+ties them and loses refinement. The centred form replaces a block by one point, its mean score with its value. So the
+function increases strictly between the points, and the ranking within a block is kept.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from torch import Tensor
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, every_class_of
+from calibrant.posthoc.one_vs_rest import Kind, probabilities_and_hits
 from calibrant.posthoc.step_functions import Floats, end_to_end, interpolate, tensors
-from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
 
 @dataclass(frozen=True)
 class Knots:
-    """One non-decreasing function. PAVA makes two knots per block, first and last x. `soft` is y without 0 and 1."""
+    """One non-decreasing function. PAVA makes two knots per block, first and last x. `soft` is y without 0 or 1."""
 
     x: Floats
     y: Floats
@@ -108,7 +108,7 @@ class IsotonicMap(TopLabelMap):
 
 @dataclass(frozen=True, eq=False)
 class IsotonicRestMap(FittedMap):
-    """Each class by its own function: knots of class c are x[offset_c : offset_{c+1}]."""
+    """One function per class: the knots of class c are x[offset_c : offset_{c+1}]."""
 
     x: Tensor
     y: Tensor
@@ -146,27 +146,18 @@ class Isotonic(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         self.need(p, 2, "one point has no slope")
-        y = p.labels.cpu().numpy()
+        found = [self.knots(values, hit) for values, hit in probabilities_and_hits(p, self.kind, self.name)]
+        record = certified({"kind": self.kind, **self.size(sum(len(knots.x) for knots in found))})
         if self.kind == "top":
-            top = top_of(p)
-            knots = self.knots(top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == y)
-            record = certified({"kind": "top", **self.size(len(knots.x))})
-            return IsotonicMap(*tensors(knots.x, knots.y, knots.soft), record=record)
-        logits = every_class_of(p, self.name)
-        parts: list[tuple[Floats, Floats]] = []
-        log_z = torch.logsumexp(logits.double(), -1, keepdim=True).cpu()
-        k = logits.shape[1]
-        for start in range(0, k, 64):  # columns are strided, so a block of them is read at a time
-            columns = torch.exp(logits[:, start : start + 64].cpu().double() - log_z).T.contiguous().numpy()
-            knots_by_class = (self.knots(column, y == start + i) for i, column in enumerate(columns))
-            parts += [(knots.x, knots.soft) for knots in knots_by_class]
-        record = certified({"kind": "one_vs_rest", **self.size(sum(len(x) for x, _ in parts))})
-        return IsotonicRestMap(*end_to_end(parts), record=record)
+            return IsotonicMap(*tensors(found[0].x, found[0].y, found[0].soft), record=record)
+        return IsotonicRestMap(*end_to_end([(knots.x, knots.soft) for knots in found]), record=record)
 
     def knots(self, values: Floats, hit: NDArray[np.bool_]) -> Knots:
+        """The function of one column."""
         return pava(values, hit)
 
     def size(self, knots: int) -> dict[str, int]:
+        """What the certificate says about this many knots."""
         return {"blocks": knots // 2}
 
 

@@ -1,9 +1,10 @@
 """What every calibrator returns: a fitted, frozen map from logits to logits.
 
-A map is a frozen dataclass; its fields are its parameters (tensors) and settings (plain JSON values),
-and that is all that is saved. A subclass writes `transform`, and says whether it keeps the label.
-There is no unfitted state. Apply a map with `map(logits)`, or with `map.predictions(p)`, which guard, auto, metrics
-and `apply` use, because a top-label map changes a confidence in a way that logits cannot carry.
+A map is a frozen dataclass. Its fields are its parameters (tensors) and its settings (plain JSON values), and only
+these are saved. A subclass writes `transform` and says whether the map keeps the label. There is no unfitted state.
+
+`map(logits)` gives logits. `map.predictions(p)` gives predictions, and is what the guard, `auto`, the metrics and
+`apply` use, because a top-label map sets a confidence that logits cannot carry.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What is known about a fit besides its parameters. Saved in the header of the map's folder."""
+    """What is known about a fit besides its parameters. It is saved in the header of the map's folder."""
 
-    calibrator: str = ""  # name in the table, and the settings it was fitted with
+    calibrator: str = ""  # its name in the table; `settings` are those it was fitted with
     settings: Mapping[str, Any] = field(default_factory=dict)
     n: int = 0
     k: int | None = None
     classes: tuple[str, ...] = ()  # names of the columns, if the predictions had any
     split: str = "unknown"
     data: str = ""  # content hash of the calibration data
-    items: tuple[int, ...] = ()  # a sketch that recognises its items in another order or precision
+    items: tuple[int, ...] = ()  # a sketch that recognises the same items in another order or precision
     certificate: Mapping[str, Any] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
-    nll_before: float | None = None  # on the calibration data itself; the guard's figures are held-out
+    nll_before: float | None = None  # on the calibration data itself; the figures of the guard are held-out
     nll_after: float | None = None
     reuse: bool = False  # fitted on a test split, on purpose
     ranking: tuple[Mapping[str, Any], ...] = ()  # what the automatic choice compared
-    cut: str = ""  # what its budget left out, in words
+    cut: str = ""  # what the budget of the automatic choice left out, in words
 
     def check_classes(self, p: Predictions, what: str) -> None:
-        """Refuse predictions whose columns are other classes, or the same in another order."""
+        """Refuse predictions whose columns are other classes, or the same classes in another order."""
         if p.logits is None or not p.classes or not self.classes or p.classes == self.classes:
             return
         where = f"{p.source}: " if p.source else ""
@@ -63,10 +64,10 @@ class FitRecord:
 
 @dataclass(frozen=True, eq=False)
 class FittedMap(Shown):
-    """Abstract: subclass, add parameters as fields, write `transform`."""
+    """Abstract: subclass it, add parameters as fields, and write `transform`."""
 
     method: ClassVar[str]
-    keeps_label: ClassVar[bool]  # promise: the predicted class never changes
+    keeps_label: ClassVar[bool]  # a promise: the map never changes the predicted class
     record: FitRecord = field(default_factory=FitRecord, kw_only=True)
 
     def transform(self, logits: Tensor) -> Tensor:
@@ -75,26 +76,25 @@ class FittedMap(Shown):
 
     @property
     def k(self) -> int | None:
-        """Class count the map was made for; None when it takes any."""
+        """The number of classes that the parameters are for; None if the map can be applied to any number."""
         return None
 
     @property
     def degrees(self) -> int:
-        """Number of fitted parameters: what the one-standard-error rule prefers fewer of."""
+        """The number of fitted parameters. `auto` prefers maps with fewer of them."""
         return sum(t.numel() for t in self.tensors().values())
 
     def __call__(self, logits: Any = None, *, probs: Any = None) -> Tensor:
-        """Tensor or array of logits, or of probabilities of all classes (`probs`) → float64 logits.
+        """Return float64 logits for logits, or for the probabilities of all classes (`probs`).
 
         With two classes, the logits may be the one column of class 1 ([N] or [N, 1]); the result has two columns.
         """
         if isinstance(logits, Predictions):
-            raise MapError("a map is called with logits or probs=; of Predictions, use map.predictions(p)")
+            raise MapError("a map is called with logits or probs=; for Predictions, use map.predictions(p)")
         if (logits is None) == (probs is None):
             raise MapError("pass a map either logits or probs=")
         if probs is not None:
-            logits = log_probabilities(as_tensor(probs, "probs"))
-            return self.apply(logits)
+            return self.apply(log_probabilities(as_tensor(probs, "probs")))
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
         if z.ndim > 1 and z.shape[-1] > 1 and look_like_probabilities(z, binary=False):
             warn(
@@ -103,62 +103,56 @@ class FittedMap(Shown):
         return self.apply(z)
 
     def apply(self, z: Tensor) -> Tensor:
-        """`map(logits)` without the doubt whether they are logits, which is said where they are read."""
+        """Return `map(logits)` without the warning about values that look like probabilities."""
         return self.to(z.device).transform(self.columns(z).double())
 
     def predictions(self, p: Predictions) -> Predictions:
-        """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
+        """The same items after the map."""
+        self.record.check_classes(p, f"this {self.name} map was fitted")
+        if p.logits is not None:
+            self.check(p.logits)
+        return replace(self.outcome(p), origin=self.origin(p), fitted_on=self.record.data or p.fitted_on)
+
+    def outcome(self, p: Predictions) -> Predictions:
+        """What the map makes of checked predictions. A map that sets `predicted` and `confidence` overrides this."""
         if p.logits is None:
             raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
-        return self.mapped(p, self.apply(p.logits))
-
-    def mapped(
-        self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
-    ) -> Predictions:
-        """The items with the result of the map. A confidence set by an earlier map is always replaced."""
-        self.check_names(p)
-        return replace(
-            p,
-            logits=logits,
-            predicted=predicted,
-            confidence=confidence,
-            raw=False,
-            origin=self.origin(p),
-            fitted_on=self.record.data or p.fitted_on,
-        )
+        return replace(p, logits=self.apply(p.logits), predicted=None, confidence=None, raw=False)
 
     def origin(self, p: Predictions) -> str:
-        """Content hash of what the map is applied to. If these are the calibration items again, it is their hash."""
+        """The content hash of what the map is applied to, or that of the calibration items if it is these again."""
         own = p.origin or p.fingerprint()
-        came_back = own != self.record.data and p.n == self.record.n and not p.origin
-        return self.record.data if came_back and self.overlap(p) >= overlap.SAME else own
+        may_be_same = own != self.record.data and p.n == self.record.n and not p.origin
+        return self.record.data if may_be_same and self.overlap(p) >= overlap.SAME else own
 
     def overlap(self, p: Predictions) -> float:
-        """Share of the map's calibration items that are among these; 0 where that cannot be known."""
+        """The share of the map's calibration items that are among these; 0 if that cannot be known."""
         return overlap.share(self.record.items, p)
 
     @property
+    def name(self) -> str:
+        """What messages call the map: its calibrator, or else its method."""
+        return self.record.calibrator or self.method
+
+    @property
     def classes(self) -> int | None:
-        """The number of classes it was fitted for, even if the map can be applied to any number."""
+        """The number of classes that the map was fitted on, even if it can be applied to any number."""
         return self.record.k if self.k is None else self.k
 
-    def check_names(self, p: Predictions) -> None:
-        self.record.check_classes(p, f"this {self.record.calibrator or self.method} map was fitted")
-
     def columns(self, logits: Tensor) -> Tensor:
-        """[..., K], checked; for a map of two classes, one column becomes two."""
+        """[..., K] with the right number of classes; for a map of two classes, one column becomes two."""
         if self.classes == 2:
             logits = both_classes(logits)
         self.check(logits)
         return logits
 
     def check(self, logits: Tensor) -> None:
-        """Refuse predictions with another number of classes than the map was fitted for."""
+        """Refuse logits with another number of classes than the map was fitted for."""
         expected = self.classes
         if expected is not None and logits.shape[-1] != expected:
             raise MapError(
-                f"this {self.record.calibrator or self.method} map was fitted for {expected} classes, "
-                f"the predictions have {logits.shape[-1]}; fit one on predictions of the same classes"
+                f"this {self.name} map was fitted for {expected} classes, the predictions have {logits.shape[-1]}; "
+                "fit one on predictions of the same classes"
             )
 
     def to(self, device: torch.device) -> Self:
@@ -168,11 +162,11 @@ class FittedMap(Shown):
         return replace(self, **moved) if moved else self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters by field name, what safetensors stores."""
+        """The parameters by field name, which safetensors stores."""
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
 
     def settings(self) -> dict[str, Any]:
-        """Everything else by field name, what the JSON header stores."""
+        """All other fields except the record by name, which the JSON header stores."""
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -184,7 +178,7 @@ class FittedMap(Shown):
         return cls(**tensors, **settings, record=record)
 
     def summary(self) -> dict[str, Any]:
-        """Parameters for people and `--json`: {"temperature": 1.7}. Override it where the tensors are hard to read."""
+        """The parameters for people and `--json`: {"temperature": 1.7}. Override it if the tensors are hard to read."""
         return {
             name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()
         }
@@ -195,10 +189,10 @@ class FittedMap(Shown):
         if r.n:
             rows.append(("fitted on", f"{r.n:,} items of split {r.split}"))
         if r.nll_before is not None and r.nll_after is not None:
-            rows.append(("NLL there", f"{r.nll_before:.4f} → {r.nll_after:.4f}"))
+            rows.append(("NLL on them", f"{r.nll_before:.4f} → {r.nll_after:.4f}"))
         if r.guard:
             rows.append(("guard", "ok" if r.guard.get("ok") else "; ".join(r.guard.get("reasons", ()))))
-        return f"{r.calibrator or self.method} map", rows
+        return f"{self.name} map", rows
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the map to a folder, whole or not at all; `calibrant.load(folder)` restores it bit for bit."""
@@ -212,7 +206,7 @@ class FittedMap(Shown):
 
 @dataclass(frozen=True, eq=False)
 class Identity(FittedMap):
-    """Leaves logits alone: the candidate that every other map has to beat."""
+    """Changes nothing: the candidate that every other map has to beat."""
 
     method: ClassVar[str] = "identity"
     keeps_label: ClassVar[bool] = True
@@ -220,15 +214,13 @@ class Identity(FittedMap):
     def transform(self, logits: Tensor) -> Tensor:
         return logits
 
-    def predictions(self, p: Predictions) -> Predictions:
-        if p.logits is not None:
-            return super().predictions(p)
-        return replace(p, origin=self.origin(p), fitted_on=self.record.data or p.fitted_on)
+    def outcome(self, p: Predictions) -> Predictions:
+        return p  # an explicit confidence stays too
 
 
 @dataclass(frozen=True, eq=False)
 class Pool(FittedMap):
-    """[M, N, K] → [N, K], mean probability: pooling is a map, so its order against others is a choice."""
+    """Replaces members [M, N, K] by their mean probability [N, K]. As a map it can come before or after others."""
 
     method: ClassVar[str] = "pool"
     keeps_label: ClassVar[bool] = True
@@ -243,7 +235,7 @@ class Chain(FittedMap):
 
     maps: tuple[FittedMap, ...]
     method: ClassVar[str] = "chain"
-    keeps_label: ClassVar[bool] = False  # depends on the parts: see `promises_label`
+    keeps_label: ClassVar[bool] = False  # it depends on the parts: see `promises_label`
 
     @property
     def k(self) -> int | None:
@@ -267,18 +259,14 @@ class Chain(FittedMap):
     def summary(self) -> dict[str, Any]:
         return {name: value for m in self.maps for name, value in m.summary().items()}
 
-    def predictions(self, p: Predictions) -> Predictions:
-        if p.logits is not None:
-            self.check(p.logits)
-        self.check_names(p)
-        origin = self.origin(p)
+    def outcome(self, p: Predictions) -> Predictions:
         for each in self.maps:
-            p = each.predictions(p)
-        return replace(p, origin=origin, fitted_on=self.record.data or p.fitted_on)
+            p = each.outcome(p)
+        return p
 
 
 def _brief(value: Any) -> str:
-    """A parameter as text: numbers with four digits, a long list by its length."""
+    """A parameter as text: a number with four digits, a long list as its length."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
@@ -287,9 +275,10 @@ def _brief(value: Any) -> str:
 
 
 def promises_label(m: FittedMap) -> bool:
+    """Whether the map, with all its parts, promises to keep the predicted class."""
     return all(promises_label(each) for each in m.maps) if isinstance(m, Chain) else m.keeps_label
 
 
 def still_impossible(out: Tensor, logits: Tensor) -> Tensor:
-    """A class with logit −inf stays impossible after a map that mixes classes."""
+    """Set the classes with logit −inf to −inf again, after a map that mixes classes."""
     return out.masked_fill(torch.isneginf(logits), -torch.inf)

@@ -1,6 +1,6 @@
 """One map from K binary ones: class k against the rest, then normalised (Zadrozny and Elkan 2002).
 
-log p_k and log(1 − p_k) are both computed with all their digits; a class that is impossible (−inf) stays so.
+log p_k and log(1 − p_k) are both computed with all their digits. An impossible class (−inf) stays impossible.
 For K = 2 the two columns are one problem seen from both sides, and normalising changes nothing.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from calibrant.posthoc.toplabel import Top, top_of, top_of_logits
 from calibrant.types import Predictions
 
 Kind = Literal["top", "one_vs_rest"]
-"""What a binary method is fitted to: the confidence of the top label, or each class against the rest."""
+"""What a binary method is fitted to: "the top label is right", or each class against the rest."""
 
 DEEPEST = 1e5
 """Log-probabilities and log-odds are clipped here: far beyond those of any network, yet safe to square and sum."""
@@ -30,14 +30,14 @@ CERTAIN = 69.07755278982137
 
 
 def kind_of(kind: Kind | None, p: Predictions, name: str) -> Kind:
-    """The kind that was asked for; by default every class against the rest, where there are logits."""
+    """The kind that was asked for. By default it is every class against the rest, or "top" for a top-1 set."""
     if kind == "one_vs_rest":
         every_class_of(p, name)
     return kind or ("top" if p.logits is None else "one_vs_rest")
 
 
 def every_class_of(p: Predictions, name: str) -> Tensor:
-    """The logits, which only a method of every class needs; a top-1 file has none."""
+    """The logits, which a method of every class needs. A top-1 set has none and is refused."""
     if p.logits is None:
         raise InputError(f"{name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
     return p.logits
@@ -57,7 +57,7 @@ class Odds:
 
 
 def odds(logits: Tensor) -> Odds:
-    """Of every class against the rest, [..., N, K]."""
+    """The odds of every class against the rest, [..., N, K]."""
     log_p = torch.log_softmax(logits, -1)
     top = top_of_logits(logits)
     log_rest = torch.log1p(-log_p.exp())
@@ -66,7 +66,7 @@ def odds(logits: Tensor) -> Odds:
 
 
 def top_odds(top: Top) -> Odds:
-    """Of the predicted class."""
+    """The odds of the predicted class."""
     log_p = torch.log(top.confidence)
     log_p = log_p.masked_fill(torch.isneginf(log_p), -CERTAIN)
     log_rest = top.log_error.masked_fill(torch.isneginf(top.log_error), -CERTAIN)
@@ -74,12 +74,23 @@ def top_odds(top: Top) -> Odds:
 
 
 def joined(log_q: Tensor, logits: Tensor) -> Tensor:
-    """Normalised log-probabilities from K one-vs-rest ones; impossible classes stay impossible."""
+    """Normalise K one-vs-rest log-probabilities. Impossible classes stay impossible."""
     return torch.log_softmax(log_q.masked_fill(torch.isneginf(logits), -torch.inf), -1)
 
 
-def binary_problems(p: Predictions, kind: Kind) -> Iterator[tuple[Odds, Tensor]]:
-    """(odds [N, C], 1 where the event happened [N, C]), in groups of columns.
+class Columns(NamedTuple):
+    """Some binary problems, [N, C] each: the odds, 1 if the event happened, and 1 if the entry is to be fitted.
+
+    An impossible class, and the only possible class of an item, are not fitted, because no map can change them.
+    """
+
+    odds: Odds
+    happened: Tensor
+    counted: Tensor
+
+
+def binary_problems(p: Predictions, kind: Kind) -> Iterator[Columns]:
+    """Yield the binary problems, a few columns at a time.
 
     "top" has one column: the predicted label is right. "one_vs_rest" has one column per class.
     """
@@ -87,19 +98,37 @@ def binary_problems(p: Predictions, kind: Kind) -> Iterator[tuple[Odds, Tensor]]
     if kind == "top":
         top = top_of(p)
         o = top_odds(top)
-        yield Odds(o.log_p.cpu()[:, None], o.log_rest.cpu()[:, None]), (top.predicted.cpu() == labels).double()[:, None]
+        happened = (top.predicted.cpu() == labels).double()[:, None]
+        yield Columns(Odds(o.log_p.cpu()[:, None], o.log_rest.cpu()[:, None]), happened, torch.ones_like(happened))
         return
     assert p.logits is not None
-    o = odds(p.logits.double().cpu())
+    z = p.logits.double().cpu()
+    o, possible = odds(z), ~torch.isneginf(z)
+    counted = possible & (possible.sum(-1, keepdim=True) > 1)
     n, k = o.log_p.shape
     width = max(1, 4 * CHUNK // n)  # small enough that a few N × width tensors stay in memory
     for start in range(0, k, width):
-        classes = torch.arange(start, min(start + width, k))
-        part = Odds(o.log_p[:, start : start + width], o.log_rest[:, start : start + width])
-        yield part, (labels[:, None] == classes).double()
+        at = slice(start, start + width)
+        part = Odds(o.log_p[:, at], o.log_rest[:, at])
+        yield Columns(part, (labels[:, None] == torch.arange(k)[at]).double(), counted[:, at].double())
 
 
 def scores_and_hits(p: Predictions, kind: Kind) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """The log-odds and whether the event happened, one column at a time."""
-    for part, happened in binary_problems(p, kind):
-        yield from zip(part.score.T.contiguous().numpy(), happened.T.numpy() > 0, strict=True)
+    """Yield the log-odds and whether the event happened, one column at a time."""
+    for columns in binary_problems(p, kind):
+        yield from zip(columns.odds.score.T.contiguous().numpy(), columns.happened.T.numpy() > 0, strict=True)
+
+
+def probabilities_and_hits(
+    p: Predictions, kind: Kind, name: str
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """Yield the probability and whether the event happened, one column at a time."""
+    labels = p.labels.cpu().numpy()
+    if kind == "top":
+        top = top_of(p)
+        yield top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == labels
+        return
+    probability = torch.softmax(every_class_of(p, name).double(), -1).cpu()
+    for start in range(0, probability.shape[1], 64):  # columns are strided, so a block of them is copied at a time
+        for i, column in enumerate(probability[:, start : start + 64].T.contiguous().numpy()):
+            yield column, labels == start + i

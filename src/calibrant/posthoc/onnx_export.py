@@ -1,9 +1,9 @@
 """A calibrated model, or a map alone, as one ONNX file with a dynamic batch, checked before it is written.
 
 The file is written only if onnxruntime and PyTorch give the same probabilities on the example, to 1e-5. In a binning
-map the last digit of a logit can move an item to the next bin. So the probabilities are compared with those that
-PyTorch gives for logits moved by at most 1e-5 of their size. Needs `pip install calibrant[onnx]`. The map computes in
-float64 inside the graph, as it does here.
+map the last digit of a logit can move an item to the next bin, so the probabilities are compared with those that
+PyTorch gives for logits moved by at most 1e-5 of their size. The map computes in float64 inside the graph, as it does
+in PyTorch. The export needs `pip install calibrant[onnx]`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Example = Tensor | Mapping[str, Tensor]
 TOLERANCE = 1e-5
 """Largest difference of a probability between onnxruntime and eager."""
 DRAWS = 32
-"""Number of sets of moved logits, besides the logits themselves."""
+"""How many times the logits are moved at random."""
 
 
 def to_onnx(
     path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Example, *, class_axis: int | None = None
 ) -> Path:
-    """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`.
+    """Write `attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch size, output `logits`.
 
-    A dict is for a model that takes its inputs by name; the inputs keep their names in the file.
+    Give a dict for a model that takes its inputs by name; they keep their names in the file.
     """
     if any(len(t) < 2 for t in _inputs(example).values()):
         raise InputError("the example needs two items or more: a batch of one would be exported as a batch of one only")
@@ -48,7 +48,7 @@ def to_onnx(
 
 
 def write_map_onnx(path: str | PathLike[str], fitted: FittedMap) -> Path:
-    """The map alone: input `x`, the logits [N, K] of any network of K classes, output `logits`."""
+    """Write the map alone: input `x`, the logits [N, K] of any network with K classes, output `logits`."""
     if fitted.classes is None:
         raise MapError(f"this {fitted.method} map does not know its number of classes; export it with its model")
     example = 3 * torch.randn(64, fitted.classes, generator=torch.Generator().manual_seed(64))
@@ -56,7 +56,7 @@ def write_map_onnx(path: str | PathLike[str], fitted: FittedMap) -> Path:
 
 
 class ByName(nn.Module):
-    """Passes inputs on by name, because the exporter needs them in a fixed order."""
+    """Passes inputs to the module by name, because the exporter needs them in a fixed order."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def write_graph(
     outputs: Sequence[str],
     fault: Callable[[Sequence[Tensor]], str],
 ) -> Path:
-    """The module as an ONNX file, unless `fault` finds something wrong with what onnxruntime gives for the example."""
+    """Write the module as an ONNX file, unless `fault` says what is wrong with onnxruntime's output for the example."""
     need_onnx()
     inputs, batch = _inputs(example), torch.export.Dim("batch", min=1)
     with quiet(), torch.no_grad():
@@ -109,7 +109,7 @@ def write_graph(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the exporter, which prints its steps, its internal warnings, and that torchvision is missing."""
+    """Silence the exporter, which prints its steps, internal warnings, and that torchvision is missing."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     was = logger.disabled
     logger.disabled = True
@@ -122,26 +122,31 @@ def quiet() -> Iterator[None]:
 
 
 def disagreement(module: Calibrated, example: Example, logits: Tensor) -> float:
-    """How far the probabilities of `logits` lie outside those that PyTorch gives for logits moved by TOLERANCE."""
+    """The most by which a probability of `logits` lies outside the range that PyTorch gives for moved logits."""
+    low, high = torch.tensor([torch.inf, -torch.inf], dtype=torch.float64)
     with torch.no_grad():
-        z = module.logits(**_inputs(example)).double()
-        generator = torch.Generator().manual_seed(DRAWS)
-        low = high = torch.softmax(module.calibration(z), -1)
-        for _ in range(DRAWS):
-            noise = 2 * torch.rand(z.shape, generator=generator, dtype=z.dtype) - 1
-            moved = torch.softmax(module.calibration(z * (1 + TOLERANCE * noise)), -1)
-            low, high = torch.minimum(low, moved), torch.maximum(high, moved)
+        for z in moved(module.logits(**_inputs(example)).double()):
+            p = torch.softmax(module.calibration(z), -1)
+            low, high = torch.minimum(p, low), torch.maximum(p, high)
     p = torch.softmax(classes_last(logits, module.class_axis, "logits").double(), -1)
     return float(torch.maximum(low - p, p - high).max())
 
 
+def moved(z: Tensor) -> Iterator[Tensor]:
+    """Yield the float64 logits, then DRAWS copies of them that are moved by at most TOLERANCE of their size."""
+    yield z
+    generator = torch.Generator().manual_seed(DRAWS)
+    for _ in range(DRAWS):
+        yield z * (1 + TOLERANCE * (2 * torch.rand(z.shape, generator=generator, dtype=z.dtype) - 1))
+
+
 def run_onnx(path: str | PathLike[str], x: Example) -> Tensor:
-    """The logits of an ONNX file, by onnxruntime on the CPU; several inputs come as a dict."""
+    """The logits that an ONNX file gives in onnxruntime on the CPU. Several inputs come as a dict."""
     return run_graph(path, x)[0]
 
 
 def run_graph(path: str | PathLike[str], x: Example) -> list[Tensor]:
-    """Every output of an ONNX file."""
+    """All outputs of an ONNX file."""
     need_onnx()
     import onnxruntime
 

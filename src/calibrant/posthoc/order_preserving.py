@@ -1,10 +1,10 @@
 """Intra-order-preserving calibration, the diagonal family (Rahimi et al. 2020, §4.3): f(z)_k = g(z_k), g increasing.
 
 One increasing function for all classes keeps their full order, not only the label. Rahimi et al. make g a monotone
-network; here it is increasing and piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with
-slopes θ_j > 0 between fixed knots, so the NLL is convex in θ and the fit exact, deterministic and fast. θ = 1 is
-temperature scaling, and a ridge λ J/N (θ − 1)² shrinks towards it. Logits are defined up to a constant:
-log-probabilities make f well defined.
+network. Here g is piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with slopes θ_j > 0
+between fixed knots. So the NLL is convex in θ, and the fit is exact, deterministic and fast. θ = 1 is temperature
+scaling, and a ridge λ J/N (θ − 1)² shrinks towards it. f reads log-probabilities because logits are defined only up to
+a constant.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from calibrant.functional.designs import Shared
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.shrinkage import anchor, tempered
+from calibrant.posthoc.shrinkage import anchor, possible_items, tempered
 from calibrant.posthoc.step_functions import place
 from calibrant.types import Predictions
 
 KNOTS = (-16.0, -12.0, -9.0, -7.0, -5.5, -4.25, -3.25, -2.4, -1.7, -1.1, -0.6, -0.25)
-"""In log p: about one knot per factor e² for small probabilities, more where most probability lies."""
+"""The knots in log p: about one per factor e² for small probabilities, more where most of the probability lies."""
 LEAST_SLOPE = 1e-3
-"""Least slope: strictly increasing, so that no two classes become equal."""
+"""The smallest slope. It is positive, so that no two classes become equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +66,13 @@ class OrderPreserving(Calibrator):
         self.require(self.penalty > 0, "penalty", "must be positive, or segments without data have no slope")
 
     def solve(self, p: Predictions) -> FittedMap:
-        assert p.logits is not None
-        z = p.logits.double()
-        temperature = anchor(z, p.labels)
+        z, labels = possible_items(p)
+        temperature = anchor(z, labels)
         knots = z.new_tensor(KNOTS)
         x = tempered(z, temperature, 0.0).clamp_min(2 * KNOTS[0])
         one = knots.new_ones(len(knots) + 1)
-        ridge = one * self.penalty * len(one) / p.n
-        found = minimise(Shared(x, knots), p.labels, ridge, one, lower=one * LEAST_SLOPE)
+        ridge = one * self.penalty * len(one) / len(z)
+        found = minimise(Shared(x, knots), labels, ridge, one, lower=one * LEAST_SLOPE)
         return OrderPreservingMap(temperature, knots, found.theta, record=certified(found.certificate()))
 
 

@@ -1,11 +1,11 @@
 """The overlap of two sets of items: a map keeps a few numbers that recognise the items it was fitted on.
 
-An item is identified by its label, its three likeliest classes and the differences of their logits, rounded to 1e-5.
-So float32 and float64, or logits and log-probabilities, give the same item. A sketch holds the smallest hashes of a
-set (bottom-k, Broder 1997), which are a fair sample of its items. The share of them that is found in another set
+The hash of an item comes from its label, its three likeliest classes and the differences of their logits, rounded to
+1e-5. So float32 and float64, or logits and log-probabilities, give the same hash. A sketch holds the smallest hashes of
+a set (bottom-k, Broder 1997), which are a fair sample of its items. The share of them that is found in another set
 estimates how much of the first set is in the second.
 
-Equal scores do not mean equal items. A predictor with few distinct scores (a forest's votes, rounded ones) has no
+Different items can have equal scores. So a predictor with few distinct scores, such as the votes of a forest, has no
 sketch.
 """
 
@@ -23,26 +23,26 @@ from calibrant.types import Predictions
 
 SIZE = 256
 FEWEST = 32  # with fewer items, a share means nothing
-DISTINCT = 0.9  # share of items that must differ from all others
-STEP = 1e-5  # of the gaps between logits
-FARTHEST = 1e9  # an impossible class
+DISTINCT = 0.9  # share of the items that must differ from all others
+STEP = 1e-5  # gaps between logits are rounded to multiples of this
+FARTHEST = 1e9  # the gap to an impossible class
 SAME = 0.9
-"""From this share on, two sets of equal size hold the same items. It is below 1 because rounding can differ between
-precisions."""
+"""Two sets of equal size with at least this share in common hold the same items. It is below 1 because rounding can
+differ between precisions."""
 WORTH_SAYING = 0.02
 BITS = (1 << 52) - 1  # every JSON reader can hold these integers exactly
-BLOCK = 1 << 18  # scores hashed at a time: they fit in the cache, and no copy of all is made
+BLOCK = 1 << 18  # logits hashed at a time: they fit into the cache
 
 
 def sketch(p: Predictions) -> tuple[int, ...]:
-    """The smallest hashes of the items, in order; empty where items cannot be told apart."""
+    """The smallest hashes of the items, in order; empty if the items cannot be told apart."""
     found = _hashes(p)
     if found is None or len(found) < FEWEST:
         return ()
     ordered = found.sort().values
     apart = torch.ones(len(found) + 1, dtype=torch.bool)
     apart[1:-1] = ordered[1:] != ordered[:-1]
-    alone = apart[:-1] & apart[1:]  # unlike both neighbours
+    alone = apart[:-1] & apart[1:]  # it differs from both neighbours
     if int(alone.sum()) < DISTINCT * len(found):
         return ()
     return tuple(ordered[alone][:SIZE].tolist())

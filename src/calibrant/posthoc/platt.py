@@ -1,9 +1,9 @@
 """Platt scaling: q = σ(a s + b) of the log-odds s, fitted to softened targets (Platt 1999, §2.2).
 
-Each class against the rest, then normalised; for two classes that is Platt's own binary map. `kind="top"` is the binary
-map of "the predicted label is right", the only one that a top-1 file allows. With N₊ positives and N₋ negatives the
-targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2): a flat prior on the outcome beyond the data, which also keeps a
-and b finite when a class is separable or absent.
+Each class is fitted against the rest, and the rows are normalised; for two classes this is Platt's own binary map.
+`kind="top"` is the binary map of "the predicted label is right", the only one that a top-1 file allows. With N₊
+positives and N₋ negatives the targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2). They stand for a flat prior on
+the outcome of new data, and keep a and b finite for a class that is separable or absent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Kind, Odds, binary_problems, joined, kind_of, odds, top_odds
+from calibrant.posthoc.one_vs_rest import Columns, Kind, binary_problems, joined, kind_of, odds, top_odds
 from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
 RIDGE = 1e-6
-"""Negligible beside a sum over items; it only picks one answer when all scores of a class are equal."""
+"""It is negligible beside the sum over items, and only picks one solution if all scores of a class are equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class PlattTopMap(TopLabelMap):
 class Platt(Calibrator):
     """Platt scaling, one-vs-rest or of the predicted label (Platt 1999).
 
-    `kind` is "one_vs_rest" or "top"; without it, one_vs_rest wherever there are logits.
+    `kind` is "one_vs_rest" or "top". By default it is one_vs_rest if there are logits.
     """
 
     kind: Kind | None = None
@@ -72,7 +72,7 @@ class Platt(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         kind = kind_of(self.kind, p, self.name)
-        fits = [self.columns(part, happened) for part, happened in binary_problems(p, kind)]
+        fits = [self.parameters(columns) for columns in binary_problems(p, kind)]
         theta, worst = torch.cat([t for t, _ in fits]), max(decrement for _, decrement in fits)
         event = "predicted label" if kind == "top" else "one-vs-rest"
         options: dict[str, Any] = {"record": certified({"objective": f"{self.objective}, {event}", "decrement": worst})}
@@ -81,21 +81,23 @@ class Platt(Calibrator):
             return self.maps[0](*(t.clone() for t in theta[0]), **options)
         return self.map(*(t.contiguous() for t in theta.unbind(1)), **options)
 
-    def columns(self, part: Odds, happened: Tensor) -> tuple[Tensor, float]:
-        """The parameters per column of one-vs-rest problems, and the largest Newton decrement left."""
-        return platt(part.score, happened)
+    def parameters(self, columns: Columns) -> tuple[Tensor, float]:
+        """The parameters of each column, [C, D], and the largest Newton decrement that is left."""
+        return platt(columns.odds.score, columns.happened, columns.counted)
 
 
-def soft_targets(positive: Tensor) -> Tensor:
-    """Platt's t₊ and t₋ per column of 0/1 values [N, C]."""
-    plus = positive.sum(0)
-    minus = len(positive) - plus
+def soft_targets(positive: Tensor, counted: Tensor) -> Tensor:
+    """Platt's t₊ and t₋ for each column of 0/1 values [N, C]."""
+    plus = (positive * counted).sum(0)
+    minus = counted.sum(0) - plus
     return torch.where(positive > 0, (plus + 1) / (plus + 2), 1 / (minus + 2))
 
 
-def platt(score: Tensor, positive: Tensor) -> tuple[Tensor, float]:
-    """(a, b) per column [C, 2] and the largest Newton decrement left."""
-    ones = torch.ones_like(score)
+def platt(score: Tensor, positive: Tensor, counted: Tensor | None = None) -> tuple[Tensor, float]:
+    """(a, b) of each column, [C, 2], and the largest Newton decrement that is left."""
+    counted = torch.ones_like(score) if counted is None else counted
     ridge = torch.full((2,), RIDGE, dtype=torch.float64)
-    fits = fit_columns((score, ones), soft_targets(positive), ridge, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    centre = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    features = (score * counted, counted)  # an entry whose features are all 0 has no influence
+    fits = fit_columns(features, soft_targets(positive, counted), ridge, centre)
     return fits.theta, fits.decrement

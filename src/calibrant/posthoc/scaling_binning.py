@@ -1,12 +1,12 @@
 """Scaling–binning (Kumar, Liang and Ma 2019, Alg. 1): the variance of scaling, the measurable error of binning.
 
-1. Fit a scaling g to the top label's log-odds (Platt). 2. Cut its outputs into B bins of equal mass. 3. Replace g
-by its mean in each bin. Outputs take B values, so the calibration error can be *measured*, not only bounded from
-below; labels enter step 1 alone, which is why B bins cost it little. (The paper splits the data in three for its
-proof; like its code, we use all of it thrice.)
+1. Fit a scaling g to the top label's log-odds (Platt). 2. Cut its outputs into B bins of equal mass. 3. Replace g by
+its mean in each bin. The output takes B values, so the calibration error can be *measured*, not only bounded from
+below. Only step 1 uses labels, so the variance hardly grows with B. (For its proof the paper splits the data in three.
+Like its code, we use all data in every step.)
 
-The certificate holds that measurement, on items that the map has not seen: two halves, each judged by the map of
-the other, with the paper's debiased estimator of the squared error (§5), Σ_b n_b/n [(g_b − ȳ_b)² − ȳ_b(1 −
+The certificate holds this measurement on items that the map has not seen: each half of the data is judged by the map of
+the other half, with the paper's debiased estimator of the squared error (§5), Σ_b n_b/n [(g_b − ȳ_b)² − ȳ_b(1 −
 ȳ_b)/(n_b − 1)].
 """
 
@@ -31,11 +31,11 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True, eq=False)
 class ScalingBinningMap(TopLabelMap):
-    """g = σ(a s + b), then the mean of g in its bin."""
+    """The mean of g = σ(a s + b) in its bin."""
 
     a: Tensor
     b: Tensor
-    edges: Tensor  # inner, in g
+    edges: Tensor  # inner edges of the bins of g
     value: Tensor
     method: ClassVar[str] = "scaling_binning"
 
@@ -69,7 +69,7 @@ class ScalingBinning(Calibrator):
 
 
 def scaled_and_binned(score: Tensor, correct: Tensor, bins: int, **record: Any) -> ScalingBinningMap:
-    """Steps 1 to 3."""
+    """Carry out steps 1 to 3."""
     a, b = platt(score[:, None], correct[:, None])[0][0]
     g = torch.from_numpy(settled(torch.sigmoid(a * score + b).numpy())[0])
     index, edges = mass_bins(g, bins)
@@ -77,7 +77,7 @@ def scaled_and_binned(score: Tensor, correct: Tensor, bins: int, **record: Any) 
 
 
 def verified(score: Tensor, correct: Tensor, bins: int) -> dict[str, Any]:
-    """The calibration error measured on unseen items, debiased; halves by content, so row order cannot matter."""
+    """Measure the debiased calibration error on unseen halves. They depend on content, so row order does not matter."""
     order = torch.argsort(score, stable=True)
     order = order[torch.argsort(correct[order], stable=True)]
     square, n = 0.0, len(score)

@@ -4,13 +4,14 @@ The start is log p at the exact temperature, mixed with a little of the uniform 
 
     x = log[(1 − ε) softmax(z / T) + ε / K],     ε = 1 / (N + 1)
 
-(Berta, Holzmüller, Jordan and Bach 2025, arXiv 2511.03685: their preprocessing). The temperature makes the identity
-the natural centre, whatever the network's scale. The mixture bounds x from below by what N items can show, so that one
+(the preprocessing of Berta, Holzmüller, Jordan and Bach 2025, arXiv 2511.03685). The temperature makes the identity the
+natural centre, whatever the scale of the network. The mixture bounds x from below by what N items can show, so that one
 saturated logit cannot decide the fit.
 
-The strength is chosen by cross-validation inside the calibration set: fits run from strong to weak, each started at
-the previous solution, until held-out NLL rises. Folds are made from the items' content (stratified by label), so that
-the order of rows cannot matter. A ridge is a prior worth some items; a fold has fewer items, so its ridge is larger.
+Cross-validation inside the calibration set chooses the strength: fits run from strong to weak, each one started at the
+previous solution, until held-out NLL rises. Folds depend on the content of the items (stratified by label), so the
+order of the rows does not matter. A ridge is a prior that is worth some items. A fold has fewer items, so its ridge is
+larger.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.errors import InputError
 from calibrant.functional.designs import Design
 from calibrant.functional.multinomial import Solution, minimise
 from calibrant.posthoc.temperature import least_nll
+from calibrant.types import Predictions
 
 PATH = (10.0, 1.0, 0.1, 0.01, 0.001)
-"""Multipliers of a method's own ridge, strong to weak."""
+"""Multipliers of the ridge of a method, from strong to weak."""
 FOLDS = 3
 ROUGH = 1e-6
 """Tolerance of the fits that are only compared."""
@@ -43,20 +46,32 @@ def tempered(logits: Tensor, temperature: Tensor, epsilon: float) -> Tensor:
 
 
 def anchor(logits: Tensor, labels: Tensor) -> Tensor:
-    """The exact temperature, or 1 where there is none (separable items, or worse than uniform)."""
+    """The exact temperature, or 1 if there is none (separable items, or worse than uniform)."""
     T, certificate = least_nll(logits, labels)
     return torch.tensor(1.0 if certificate["bound"] is not None else T, dtype=torch.float64)
 
 
+def possible_items(p: Predictions) -> tuple[Tensor, Tensor]:
+    """(float64 logits, labels) of the items whose label is possible.
+
+    The NLL of the others is infinite, and no map changes that: they would decide the fit, and gain nothing.
+    """
+    assert p.logits is not None
+    possible = ~torch.isneginf(p.logits.gather(1, p.labels[:, None])[:, 0])
+    if not bool(possible.any()):
+        raise InputError("no map can be fitted: the logit of every label is -inf")
+    return p.logits[possible].double(), p.labels[possible]
+
+
 def uniform_share(n: int) -> float:
-    """ε: one item in N + 1."""
+    """The ε that is worth one item in N + 1."""
     return 1 / (n + 1)
 
 
 def cross_validated(
     x: Tensor, labels: Tensor, design: Callable[[Tensor], Design], ridge: Callable[[float], Tensor], centre: Tensor
 ) -> tuple[Solution, float, dict[str, Any]]:
-    """(the fit to all items at the best multiplier, that multiplier, held-out NLL along the path)."""
+    """Return the fit to all items at the best multiplier, that multiplier, and the held-out NLL along the path."""
     fold = content_folds(x, labels, FOLDS)
     totals: dict[float, float] = {}
     starts: list[Tensor | None] = [None] * FOLDS
@@ -85,7 +100,7 @@ def cross_validated(
 
 
 def content_folds(x: Tensor, labels: Tensor, folds: int) -> Tensor:
-    """Fold of each item: the items of a class, ordered by their label's score, are assigned to the folds in turn."""
+    """The fold of each item: the items of a class, in the order of their label's score, go to the folds in turn."""
     own = x.gather(1, labels[:, None])[:, 0]
     order = torch.argsort(own, stable=True)
     order = order[torch.argsort(labels[order], stable=True)]

@@ -1,20 +1,22 @@
 """CDF splines (Gupta et al. 2021): calibrate the confidence through the derivative of a smoothed cumulative.
 
-Sort by score; with t = i/N the running difference  h(t) = 1/N Σ_{j≤i} (correct_j − score_j)  is the signed
-Kolmogorov–Smirnov curve. A natural cubic spline with few knots is fitted to it by least squares, and because h' is
-accuracy minus score at that rank (their Prop. 4.1),
+Sort by score, and let t = i/N. The running difference  h(t) = 1/N Σ_{j≤i} (correct_j − score_j)  is the signed
+Kolmogorov–Smirnov curve. A natural cubic spline with few knots is fitted to it by least squares. Its derivative h' is
+accuracy minus score at that rank (their Prop. 4.1), so
 
     γ(score) = score + h'(t(score)).
 
-A calibrated model has h = 0 and is left alone. `within=r` calibrates the probability that the label is among the r
-highest classes (their within-top-r); r = 1 is the top label's confidence.
+A calibrated model has h = 0, and its scores stay as they are. `within=r` calibrates the probability that the label is
+among the r highest classes (their within-top-r); r = 1 is the top label's confidence.
 
-Differs from the paper, whose γ can fall while the score rises and can leave [0, 1]:
+Differs from the paper, whose γ can fall while the score rises, and can leave [0, 1]:
 
-- Scores where γ is less than half an item in N + 1 away from 0 or 1, or beyond, get the rate of being right among
-  them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
-- Then γ is made monotone by isotonic regression. As in centred isotonic regression (`isotonic.py`), a block becomes
-  one point at its mean score, and γ is linear between the points, so that scores inside a block are not tied.
+- All scores whose γ is below (above) the smallest (largest) probability that N items can show get one value: the rate
+of
+  hits among them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
+- Then isotonic regression makes γ monotone. As in centred isotonic regression (`isotonic.py`), a block becomes one
+point
+  at its mean score, and γ is linear between the points, so that scores inside a block are not tied.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from calibrant.posthoc.toplabel import Top, TopLabelMap, least, log_sum_exp, top
 from calibrant.types import Predictions
 
 POINTS = 512
-"""How many calibration scores are kept, evenly spaced in rank: γ is smooth in the rank, so it is nearly linear between
-them."""
+"""The map keeps this many calibration scores, evenly spaced in rank. γ is smooth in the rank, so it is nearly linear
+between them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class SplineMap(TopLabelMap):
 
 @dataclass(frozen=True, eq=False)
 class SplineWithinMap(FittedMap):
-    """The mass of the r highest classes → γ. Proportions among them, and among the others, stay as they are."""
+    """The total probability of the r highest classes → γ. Proportions among these, and among the others, are kept."""
 
     x: Tensor
     y: Tensor
@@ -74,7 +76,7 @@ class SplineWithinMap(FittedMap):
         log_in = log_sum_exp(logits.masked_fill(~inside, -torch.inf))
         log_out = log_sum_exp(logits.masked_fill(inside, -torch.inf))
         mass = interpolate(torch.sigmoid(log_in - log_out), self.x, self.y)
-        alone = torch.isneginf(log_out)  # nothing outside is possible
+        alone = torch.isneginf(log_out)  # no other class is possible
         shift = torch.where(inside, torch.log(mass) - log_in, torch.log1p(-mass) - log_out)
         return torch.where(alone, logits, logits + shift)
 
@@ -115,7 +117,7 @@ class Spline(Calibrator):
 
 
 def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: int) -> tuple[Tensor, Tensor]:
-    """(scores, γ) to interpolate between; γ is non-decreasing and strictly between 0 and 1."""
+    """Return scores, and γ at them, to interpolate between. γ is non-decreasing and strictly between 0 and 1."""
     from scipy.interpolate import CubicSpline
     from scipy.optimize import isotonic_regression
 
@@ -127,7 +129,7 @@ def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: in
     basis = CubicSpline(at, np.eye(knots), bc_type="natural")
     weight = np.sqrt(size)
     coefficients = np.linalg.lstsq(basis(t) * weight[:, None], h * weight, rcond=None)[0]
-    # the derivative over a run is the mean slope across it: h(t after) − h(t before), by the width
+    # the derivative over a run of ties is its mean slope: h after it minus h before it, divided by its width
     before = t - size / n
     slope = (basis(t) - basis(before)) @ coefficients / (size / n)
     gamma = value + slope

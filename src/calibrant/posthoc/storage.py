@@ -1,6 +1,7 @@
 """A fitted map on disk: a folder with `map.safetensors` and `map.json` (`files/tensor_folder.py`).
 
-The header holds method, version, settings, the data's hash and split, certificate and guard. Chains nest.
+The header holds method, version, settings, the hash and split of the data, certificate and guard. A chain holds the
+descriptions of its parts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def save(fitted: FittedMap, folder: str | PathLike[str]) -> Path:
 
 
 def load(folder: str | PathLike[str]) -> FittedMap:
-    """The map of a folder, checked against its hashes."""
+    """Read the map of a folder and check it against its hashes."""
     path = Path(folder)
     if not path.is_dir():
         if path.exists():
@@ -46,7 +47,7 @@ def load(folder: str | PathLike[str]) -> FittedMap:
 
 
 def describe(fitted: FittedMap) -> dict[str, Any]:
-    """Method, settings and record; a chain holds the descriptions of its parts."""
+    """Method, settings and record in plain JSON types. A chain holds the descriptions of its parts."""
     out: dict[str, Any] = {"method": fitted.method, "settings": fitted.settings(), "record": asdict(fitted.record)}
     if isinstance(fitted, Chain):
         out["maps"] = [describe(m) for m in fitted.maps]
@@ -54,7 +55,7 @@ def describe(fitted: FittedMap) -> dict[str, Any]:
 
 
 def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> FittedMap:
-    """The map that `describe` described."""
+    """Build the map that `describe` described."""
     from calibrant.posthoc import MAPS
 
     record = restored(described["record"])
@@ -73,7 +74,7 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
 
 
 def _is_a_map(path: Path) -> None:
-    """Refuse a folder that holds something else, and say how that is read."""
+    """Refuse a folder that holds something else, and say how to read that."""
     if (path / HEADER).exists() or (path / TENSORS).exists():
         return
     found = outputs.kind_of(path)
@@ -89,11 +90,11 @@ def _is_a_map(path: Path) -> None:
 
 
 def restored(said: Mapping[str, Any]) -> FitRecord:
-    """The record that `asdict` and JSON made of one."""
-    known = {f.name: f.name in ("ranking", "items", "classes") for f in fields(FitRecord)}  # those that are tuples
+    """The record from what `asdict` and JSON made of it."""
+    known = {f.name: f.name in ("ranking", "items", "classes") for f in fields(FitRecord)}  # True for tuples
     return FitRecord(**{k: tuples(v) if known[k] else v for k, v in said.items() if k in known})
 
 
 def tuples(value: Any) -> Any:
-    """JSON has no tuples; frozen records have no lists."""
+    """Turn lists into tuples: JSON has no tuples, and frozen records have no lists."""
     return tuple(tuples(v) for v in value) if isinstance(value, list) else value

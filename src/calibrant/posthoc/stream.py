@@ -1,7 +1,7 @@
-"""Apply a map to Parquet larger than memory, a few rows at a time, into a folder of parts, whole or not at all.
+"""Apply a map to Parquet that is larger than memory, a few rows at a time, and write a folder of parts.
 
-The content hash of the input, which shows whether a map is judged on the items it was fitted on, is that of
-`Predictions.fingerprint`, made in a pass before the map's.
+The folder is written whole or not at all. A first pass computes the content hash of the input, the same as
+`Predictions.fingerprint`, which shows whether a map is judged on the items it was fitted on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
 NUMBERS = 1 << 21
-"""Numbers in a batch: 16 MiB of float64, and a few copies while a map works."""
+"""Numbers in a batch: 16 MiB of float64, of which a map makes a few copies."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done; NLL is over items whose label was possible before."""
+    """What was written. NLL is over items whose label was possible before the map."""
 
     n: int
     k: int | None
@@ -47,7 +47,7 @@ def apply_parts(
     numbers: int = NUMBERS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Applied:
-    """Map every row of a Parquet file or folder, and write a folder of parts in the same order, with other columns."""
+    """Map every row of a Parquet file or folder, in order, and write a folder of parts that keeps the other columns."""
     keys = keys or Keys()
     where = Path(source)
     total = sum(sum(parquet.group_rows(part)) for part in parquet.parts(where))
@@ -82,7 +82,7 @@ def apply_parts(
 
 
 def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iterator[tuple[Predictions, Arrays]]:
-    """Batches of checked predictions and the arrays they come from; a group has the same number in every batch."""
+    """Yield checked predictions and their arrays, a batch at a time. A group has the same number in every batch."""
     groups: dict[str, int] = {}
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))
@@ -100,7 +100,7 @@ def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iter
 
 
 def fingerprint(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> str:
-    """`Predictions.fingerprint()` of the whole, a batch at a time."""
+    """`Predictions.fingerprint()` of all rows, computed batch by batch."""
     found = Fingerprint()
     for p, _ in rows(source, numbers, keys):
         found.add(**p.scores())

@@ -2,12 +2,13 @@
 
     vector:  softmax((1 + v) ∘ x + b),          matrix:  softmax((I + diag v + M) x + b),  M off the diagonal,
 
-on the tempered x of `shrinkage.py`, shrunk towards x by ridges that grow with the number of parameters:
+where x is the tempered log p of `shrinkage.py`. Ridges that grow with the number of parameters shrink the map towards
+x:
 
     mean NLL + λ [ K/N (|b|² + |v|²) + K(K − 1)/N |M|² ]
 
-Convex, and at the centre already temperature scaling: with few items per class the fit stays there. λ = 1 is the
-paper's, and the default; `penalty=None` chooses λ by cross-validation (`shrinkage.py`), which helps where a network
+The problem is convex, and its centre is temperature scaling: with few items per class the fit stays there. The default
+λ = 1 is that of the paper. `penalty=None` chooses λ by cross-validation (`shrinkage.py`), which helps if a network
 makes the same mistake on many items. The solver (`functional/multinomial.py`) is exact.
 """
 
@@ -24,7 +25,7 @@ from calibrant.functional.designs import Design, Diagonal, Full
 from calibrant.functional.multinomial import effective_degrees, minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated, tempered, uniform_share
+from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated, possible_items, tempered, uniform_share
 from calibrant.types import Predictions
 
 
@@ -35,7 +36,7 @@ class TemperedMap(FittedMap):
     temperature: Tensor
     bias: Tensor
     epsilon: float
-    effective: float | None = field(default=None, kw_only=True)  # parameters that the ridge leaves free
+    effective: float | None = field(default=None, kw_only=True)  # number of parameters that the ridge leaves free
     keeps_label: ClassVar[bool] = False
 
     @property
@@ -44,7 +45,7 @@ class TemperedMap(FittedMap):
 
     @property
     def degrees(self) -> int:
-        return super().degrees if self.effective is None else round(self.effective) + 1  # and the temperature
+        return super().degrees if self.effective is None else round(self.effective) + 1  # 1 for the temperature
 
     def tempered(self, logits: Tensor) -> Tensor:
         return tempered(logits, self.temperature, self.epsilon)
@@ -74,7 +75,7 @@ class StructuredMatrixMap(TemperedMap):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fitted to the tempered x [N, K]: the design, its ridge at strength λ, and the centre."""
+    """What is fitted to the tempered x [N, K]: the design, the ridge at strength λ, and the centre."""
 
     design: Callable[[Tensor], Design]
     ridge: Callable[[float], Tensor]
@@ -85,7 +86,7 @@ class Problem:
 class StructuredVector(Calibrator):
     """Structured vector scaling (Berta 2025).
 
-    `penalty` is λ; None: chosen by cross-validation.
+    `penalty` is λ. None lets cross-validation choose it.
     """
 
     penalty: float | None = 1.0
@@ -99,13 +100,12 @@ class StructuredVector(Calibrator):
         self.require(self.penalty is None or self.penalty > 0, "penalty", rule)
 
     def solve(self, p: Predictions) -> FittedMap:
-        assert p.logits is not None
         if self.penalty is None:
             self.need(p, FOLDS, "one for each fold of its cross-validation; or give penalty")
-        z = p.logits.double()
-        temperature, epsilon = anchor(z, p.labels), uniform_share(p.n)
-        x, labels = tempered(z, temperature, epsilon), p.labels
-        n, k = x.shape
+        z, labels = possible_items(p)
+        n, k = z.shape
+        temperature, epsilon = anchor(z, labels), uniform_share(n)
+        x = tempered(z, temperature, epsilon)
         problem = self.problem(n, k)
         if self.penalty is None:
             found, penalty, path = cross_validated(x, labels, problem.design, problem.ridge, problem.centre)
@@ -128,7 +128,7 @@ class StructuredVector(Calibrator):
 class StructuredMatrix(StructuredVector):
     """Structured matrix scaling (Berta 2025).
 
-    `penalty` is λ; None: chosen by cross-validation.
+    `penalty` is λ. None lets cross-validation choose it.
     """
 
     name: ClassVar[str] = "structured_matrix"

@@ -4,12 +4,12 @@ With β = 1/T, the mean NLL  L(β) = mean_n [log Σ_k exp(β z_nk) − β z_ny] 
 
     L'(β) = mean_n [E_p z − z_y],      L''(β) = mean_n Var_p z.
 
-The root of L' is found in x = log β by Newton's steps inside a bracket; the change of sign of L'
-across it is the certificate. Members [M, N, K] share T; `members` says whose NLL is minimised: "each" (the
-mean over members, convex) or "pooled" (that of their mean probability, which is not convex: a coarse
-scan of log T finds the right minimum first).
+Newton's steps inside a bracket find the root of L' in x = log β. The certificate is the change of sign of L' across the
+bracket. Members [M, N, K] share T. `members` says which NLL is minimised: "each" is the mean over the members, which is
+convex; "pooled" is that of their mean probability, which is not convex, so a coarse scan of log T finds the right
+minimum first.
 
-`objective="ece"` searches RC §4's pool {0.01, 0.02, …, 10} for the least ECE; `T=1.5` fixes it (DS A.3).
+`objective="ece"` searches RC §4's pool {0.01, 0.02, …, 10} for the least ECE. `T=1.5` fixes T (DS A.3).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
 BOUNDS = (1e-6, 1e6)
-"""T is searched between these. Without an optimum inside, T is the bound, and the certificate says so."""
+"""T is searched between these bounds. Without an optimum inside, T is the bound, and the certificate says so."""
 TOLERANCE = 5e-7
-"""Width of the final bracket in log T."""
+"""The width of the final bracket in log T."""
 GRID = tuple(i / 100 for i in range(1, 1001))
 """RC §4: the temperature pool {0.01, 0.02, …, 10}."""
-_GONE = -1e300
-"""Replaces −inf after the shift: exp gives 0 at every T, and 0 · z is 0 instead of NaN."""
-_SAMPLE = 1 << 16  # numbers in the subsample that finds the start
+_IMPOSSIBLE = -1e300
+"""Replaces −inf after the shift: its exp is 0 at every T, and 0 · z is 0 instead of NaN."""
+_SAMPLE = 1 << 16  # logits in the subsample that finds the start
 LARGE = 4 * _SAMPLE
-"""For more numbers than this, float32 passes come before those in float64."""
+"""With more logits than this, float32 passes come before those in float64."""
 NEAR = 0.02
-"""Largest step in log T that replaces a refit: the error of T is its square, that of NLL its fourth power."""
+"""The largest step in log T that replaces a refit: the error of T is its square, that of NLL its fourth power."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +66,13 @@ class TemperatureMap(FittedMap):
 class Temperature(Calibrator):
     """Temperature scaling: one T for all logits (Guo 2017), solved exactly.
 
-    Exact by default; `objective="ece"` and a fixed `T` are for repeating papers.
+    `objective="ece"` and a fixed `T` serve to repeat papers.
     """
 
     objective: Literal["nll", "ece"] = "nll"
     T: float | None = None
     members: Literal["pooled", "each"] = "pooled"
-    bins: int = 15  # of the ECE objective
+    bins: int = 15  # for objective="ece"
     name: ClassVar[str] = "temperature"
     map: ClassVar[type[FittedMap]] = TemperatureMap
     takes_members: ClassVar[bool] = True
@@ -93,7 +93,7 @@ class Temperature(Calibrator):
         return TemperatureMap(torch.tensor(T, dtype=torch.float64), record=certified(certificate))
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
-        """For many items: one Newton step from the T of all items, which is exact enough if a fold moves T little."""
+        """For many items, one Newton step from the T of all items. It is exact enough if a fold moves T little."""
         if self.T is None and self.objective == "nll" and p.logits is not None and p.logits.numel() > LARGE:
             fitted = fitted or self.solve(p)
             assert isinstance(fitted, TemperatureMap)
@@ -107,7 +107,7 @@ class Temperature(Calibrator):
 
 
 def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[float, dict[str, Any]]:
-    """(T*, certificate) of the exact optimum."""
+    """Return the T of the least NLL and its certificate."""
     z = logits[None] if logits.ndim == 2 else logits
     y = labels.to(z.device)
     whose = (
@@ -118,7 +118,7 @@ def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[
     certificate: dict[str, Any] = {"objective": "nll", "nll": whose}
     possible = torch.isfinite(z.gather(-1, y.expand(len(z), -1)[..., None])[..., 0]).all(0)
     if not bool(possible.all()):
-        # the NLL of the others is infinite at every T, so they cannot tell which T is better
+        # the NLL of such an item is infinite at every T, so it cannot tell which T is better
         certificate["impossible_labels"] = int((~possible).sum())
         if not bool(possible.any()):
             raise InputError("temperature cannot be fitted: the logit of every label is -inf")
@@ -147,8 +147,8 @@ def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[
 def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
     """The root of L' in x = log β.
 
-    For large sets, a subsample finds the start, float32 comes close to the root and gives the slope there, and two
-    evaluations in float64 close the bracket. Only float64 decides.
+    For a large set, a subsample finds the start, float32 comes close to the root and gives the slope there, and two
+    evaluations in float64 close the bracket. So only float64 decides.
     """
     low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
     n, size = z.shape[1], z.shape[0] * z.shape[2]
@@ -168,13 +168,13 @@ def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
     else:
         found = increasing_root(slope, low, high, start, TOLERANCE)
     if slope.separable and found.bound is None:
-        # L' underflows to exactly 0 long before T = 0: a zero that is no optimum
+        # L' underflows to exactly 0 long before T = 0, and that zero is no optimum
         found = replace(found, root=high, low=high, high=high, bound="high")
     return found
 
 
 def _approach(f: Slope, x: float, low: float, high: float) -> tuple[float, float]:
-    """Newton's steps from x until the next would be lost in float32's rounding: (x, slope there)."""
+    """Take Newton's steps from x until they reach the precision of float32. Return x and the slope there."""
     slope = 1.0
     for _ in range(12):
         value, slope = f(x)
@@ -182,13 +182,13 @@ def _approach(f: Slope, x: float, low: float, high: float) -> tuple[float, float
             break
         step = min(max(-value / slope, -2.0), 2.0)
         x = min(max(x + step, low), high)
-        if abs(step) < 3e-4:  # its error is about the square of this
+        if abs(step) < 3e-4:  # the error that is left is about its square
             break
     return x, slope
 
 
 def _steps(logits: Tensor, labels: Tensor, members: str, T: float, fold: Tensor) -> Tensor:
-    """For each fold, Newton's step in x = log β from the optimum of all items to that of all but its own."""
+    """For each fold, Newton's step in x = log β from the optimum of all items to that of all items outside the fold."""
     z = logits[None] if logits.ndim == 2 else logits
     slope = Slope(z, labels.to(z.device), len(z) > 1 and members == "pooled", torch.float32)
     beta, fold = 1 / T, fold.to(z.device)
@@ -198,7 +198,7 @@ def _steps(logits: Tensor, labels: Tensor, members: str, T: float, fold: Tensor)
 
 
 class Slope:
-    """x = log β → (L'(β), dL'/dx), in one chunked pass of any precision. Sums over items are always in float64."""
+    """x = log β → (L'(β), dL'/dx), in one chunked pass of any precision. Sums over items are in float64."""
 
     def __init__(self, z: Tensor, y: Tensor, pooled: bool, dtype: torch.dtype = torch.float64) -> None:
         self.z, self.pooled, self.dtype = z, pooled, dtype
@@ -207,7 +207,7 @@ class Slope:
         self.label = (z.gather(-1, y).to(dtype) - self.top.to(dtype))[..., 0]
         self.chunks = row_chunks(z)
         self.separable = bool((self.label == 0).all())
-        self.least = _GONE if dtype == torch.float64 else -1e30
+        self.least = _IMPOSSIBLE if dtype == torch.float64 else -1e30
         self.blocked = bool(torch.isneginf(z.amin()))
         self.room = z.new_empty((2, len(z), self.chunks[0].stop, z.shape[2]), dtype=dtype)
 
@@ -218,10 +218,10 @@ class Slope:
         return first, beta * second
 
     def by_item(self, beta: float) -> Iterator[tuple[Tensor, Tensor]]:
-        """Chunk by chunk, the first and second derivative by β of each item's loss."""
+        """Yield the first and second derivative by β of each item's loss, chunk by chunk."""
         for mean, variance, log_p in self._moments(beta):
             if self.pooled:
-                # w_m ∝ p_m(y): each member counts by how much of the pooled probability is its own
+                # w_m ∝ p_m(y): the weight of a member is its share of the pooled probability
                 w = torch.softmax(log_p, 0)
                 average = (w * mean).sum(0)
                 yield average, (w * (variance + mean * (average - mean))).sum(0)
@@ -229,7 +229,7 @@ class Slope:
                 yield mean.mean(0), variance.mean(0)
 
     def value(self, x: float) -> float:
-        """Only L'(β), which saves a third of the pass."""
+        """L'(β) alone, which saves a third of the pass."""
         sums = []
         for mean, _, log_p in self._moments(math.exp(x), second=False):
             weighted = torch.softmax(log_p, 0) * mean if self.pooled else mean / len(mean)
@@ -237,14 +237,14 @@ class Slope:
         return float(torch.stack(sums).sum()) / self.z.shape[1]
 
     def nll(self, x: float) -> float:
-        """Mean NLL of the pooled prediction at x."""
+        """The mean NLL of the pooled prediction at x."""
         total = 0.0
         for _, _, log_p in self._moments(math.exp(x)):
             total -= float(torch.logsumexp(log_p, 0).sum())
         return total / self.z.shape[1] + math.log(len(self.z))
 
     def _moments(self, beta: float, second: bool = True) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Per member and item: E_p z − z_y, Var_p z (left at 0 unless `second`), log p_y."""
+        """Yield E_p z − z_y, Var_p z (0 without `second`) and log p_y, per member and item."""
         for at in self.chunks:
             size = at.stop - at.start
             z = self.room[0][:, :size].copy_(self.z[:, at]).sub_(self.top[:, at])
@@ -261,7 +261,7 @@ class Slope:
 
 
 def least_ece(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[float, dict[str, Any]]:
-    """(T, certificate): the first T of RC's pool with the least ECE. Scanned in float32, decided in float64."""
+    """Return the smallest T of RC's pool with the least ECE, and its certificate. Float32 scans, float64 decides."""
     shifted = (logits.double() - logits.double().amax(-1, keepdim=True)).clamp_min_(-1e30)
     rough = _ece_of(shifted.float(), labels, bins, GRID)
     near = [GRID[i] for i in (rough <= rough.min() + 1e-5).nonzero()[:, 0].tolist()[:64]]
@@ -271,7 +271,7 @@ def least_ece(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[float, di
 
 
 def _ece_of(z: Tensor, labels: Tensor, bins: int, temperatures: Sequence[float]) -> Tensor:
-    """ECE at each temperature, [T], of logits whose largest is 0; as many at once as fit into a chunk."""
+    """The ECE at each temperature, [T], of logits whose largest is 0. It treats as many at once as fit into a chunk."""
     y, n = labels.to(z.device), len(labels)
     hit, found = z.argmax(-1) == y, []
     each = torch.tensor(temperatures, dtype=z.dtype, device=z.device)

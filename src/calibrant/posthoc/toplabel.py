@@ -1,18 +1,18 @@
 """Maps of the top label's confidence: they change the confidence, never the label.
 
-A subclass writes `confidence(top)`. `map.predictions(p)` then carries it as explicit `predicted` and
-`confidence`, which metrics use. `map(logits)` still gives logits: the predicted class gets the new
-confidence and the others share what is left in proportion,
+A subclass writes `confidence(top)`. `map.predictions(p)` sets it as explicit `predicted` and `confidence`, which
+metrics use. `map(logits)` still gives logits: the predicted class gets the new confidence c, and the others share what
+is left in proportion,
 
     log p'_a = log c,      log p'_j = log(1 − c) + z_j − log Σ_{i≠a} exp z_i   (j ≠ a).
 
-Those logits use `soft(top)`: a bin that saw no error cannot know that errors are impossible, and a
-confidence of exactly 1 would make NLL infinite.
+These logits use `soft(top)` for c. A bin without errors does not show that errors are impossible, and a confidence of
+exactly 1 would make NLL infinite.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -33,7 +33,7 @@ class Top:
 
 
 def log_sum_exp(z: Tensor) -> Tensor:
-    """[..., K] → [..., 1]. Written out, because onnxruntime's own does not shift a row that begins with −inf."""
+    """[..., K] → [..., 1]. It is written out because onnxruntime's own does not shift a row that begins with −inf."""
     shift = z.amax(-1, keepdim=True).clamp_min(-1e30)
     return torch.log(torch.exp(z - shift).sum(-1, keepdim=True)) + shift
 
@@ -48,7 +48,7 @@ def top_of_logits(logits: Tensor) -> Top:
 
 
 def top_of(p: Predictions) -> Top:
-    """Explicit predicted and confidence win; else those of the (pooled) logits."""
+    """The explicit predicted class and confidence, or else those of the (pooled) logits."""
     if p.predicted is not None and p.confidence is not None:
         c = p.confidence.double()
         return Top(p.predicted, c, torch.log1p(-c))
@@ -69,7 +69,7 @@ def spread(logits: Tensor, predicted: Tensor, confidence: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TopLabelMap(FittedMap):
-    """Abstract: write `confidence`; `floor` is the least probability that the logits give to error or success."""
+    """Abstract: write `confidence`. `floor` is the smallest probability of an error, or of success, in the logits."""
 
     keeps_label: ClassVar[bool] = True
     floor: float = field(default=1e-6, kw_only=True)
@@ -86,15 +86,12 @@ class TopLabelMap(FittedMap):
         top = top_of_logits(logits)
         return spread(logits, top.predicted, self.soft(top))
 
-    def predictions(self, p: Predictions) -> Predictions:
+    def outcome(self, p: Predictions) -> Predictions:
         """The same labels with the new confidence; a top-1 set stays one."""
         top = top_of(p)
         here = self.to(top.confidence.device)
-        logits = p.logits
-        if logits is not None:
-            self.check(logits)
-            logits = spread(pooled(logits), top.predicted, here.soft(top))
-        return self.mapped(p, logits, top.predicted, here.confidence(top))
+        logits = None if p.logits is None else spread(pooled(p.logits), top.predicted, here.soft(top))
+        return replace(p, logits=logits, predicted=top.predicted, confidence=here.confidence(top), raw=False)
 
 
 def least(n: int) -> float:

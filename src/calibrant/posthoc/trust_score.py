@@ -1,18 +1,18 @@
-"""TrustScore (Jiang 2018, Alg. 1–2; DS §3.2): how much nearer is the predicted class than any other?
+"""TrustScore (Jiang 2018, Alg. 1–2; DS §3.2): how much nearer is the predicted class than any other class?
 
-1. Of each class c keep the α-high-density set H_c: of its calibration items all but the share α whose k-th nearest
+1. For each class c keep the α-high-density set H_c: its calibration items without the share α whose k-th nearest
    neighbour in the class is farthest. (α = 0 keeps all.)
 2. The score of an item with features f and predicted class a is
 
        s = min_{c≠a} d(f, H_c) / d(f, H_a),        d = Euclidean distance to the nearest point.
 
-The score is a ranking in [0, ∞], not a probability. The confidence is a monotone map of it into [0, 1],
+The score is a ranking in [0, ∞], not a probability. A monotone function turns it into a confidence in [0, 1],
 
        confidence = σ(a ln s + b),      which is s/(1 + s) for a = 1, b = 0 (`link="plain"`).
 
-`link="platt"`, the default, fits a > 0 and b to whether the prediction was right, on *leave-one-out* scores of the
-calibration items (each would otherwise find itself at distance 0). Two distances of 0 make s = 1; a predicted class
-without calibration items is infinitely far, s = 0.
+`link="platt"`, the default, fits a > 0 and b to whether the prediction was right. It uses *leave-one-out* scores of the
+calibration items, because each item would find itself at distance 0. Two distances of 0 give s = 1. A predicted class
+without calibration items is infinitely far away, s = 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from calibrant.posthoc.toplabel import top_of
 from calibrant.types import Predictions
 
 FARTHEST = 50.0
-"""|ln s| is clipped here: beyond it the score counts as 0 or ∞."""
+"""|ln s| is clipped here; a score of 0 or ∞ counts as this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class TrustScoreMap(ConfidenceMap):
         return 2  # the points are data, not parameters
 
     def score(self, features: Tensor, predicted: Tensor) -> Tensor:
-        """s of each item, as its logarithm."""
+        """ln s of each item."""
         own, other = distances(features, predicted, self.points, self.owner)
         return log_ratio(other, own)
 
@@ -68,9 +68,9 @@ class TrustScoreMap(ConfidenceMap):
 
 @dataclass(frozen=True)
 class TrustScore(ConfidenceModel):
-    """Distance to the nearest other class by that to the predicted one (Jiang 2018).
+    """Distance to the nearest other class, divided by that to the predicted class (Jiang 2018).
 
-    `alpha` is the share of each class filtered away, by the distance to the `neighbours`-th neighbour.
+    `alpha` is the share of each class that is left out, by the distance to the `neighbours`-th neighbour.
     """
 
     alpha: float = 0.0
@@ -107,7 +107,7 @@ class TrustScore(ConfidenceModel):
 
 
 def high_density(x: Tensor, y: Tensor, alpha: float, neighbours: int) -> Tensor:
-    """[N] bool: in H of its class (Alg. 1). A class never loses its last item."""
+    """Whether each item is in the set H of its class (Alg. 1), [N]. A class never loses its last item."""
     kept = torch.ones(len(x), dtype=torch.bool)
     if alpha == 0:
         return kept
@@ -123,7 +123,7 @@ def high_density(x: Tensor, y: Tensor, alpha: float, neighbours: int) -> Tensor:
 def distances(
     x: Tensor, predicted: Tensor, points: Tensor, owner: Tensor, itself: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Distances to (the predicted class, the nearest other), [N] each; item n never finds the point `itself[n]`."""
+    """The distances to the predicted class and to the nearest other, [N] each. Item n skips the point `itself[n]`."""
     own = torch.full((len(x),), torch.inf, dtype=torch.float64)
     other = own.clone()
     for c in torch.unique(owner).tolist():
@@ -142,7 +142,7 @@ def distances(
 
 
 def nearest(x: Tensor, points: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Distances to, and indices of, the `count` nearest points of each row, nearest first."""
+    """The distances and indices of the `count` nearest points of each row, nearest first."""
     from sklearn.neighbors import NearestNeighbors
 
     found = NearestNeighbors(n_neighbors=count, n_jobs=1).fit(points.numpy())

@@ -2,11 +2,11 @@
 
 In units of the temperature solution, z̃ = z/T* and w = v/T*, the fit minimises
 
-    mean_n [log Σ_k exp(v_k z̃_k + b_k) − v_y z̃_y − b_y] + ridge/(2N) · (‖v − 1‖² + ‖b‖²):
+    mean_n [log Σ_k exp(v_k z̃_k + b_k) − v_y z̃_y − b_y] + ridge/(2N) · (‖v − 1‖² + ‖b‖²).
 
-the ridge is far below noise, but it keeps an optimum where the classes are separable or one never occurs, and
-fixes the constant that can be added to every b. Where temperature itself has no optimum (separable), T* = 1 and
-the pull is towards the identity. Solved by Newton's method (`functional/multinomial.py`), with its certificate.
+The effect of the ridge is far below noise. It gives an optimum to classes that are separable or never occur, and fixes
+the constant that can be added to every b. If temperature itself has no optimum (separable), T* = 1 and the pull is
+towards the identity. Newton's method solves it (`functional/multinomial.py`) and gives the certificate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calibrant.functional.designs import Diagonal
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.shrinkage import anchor
+from calibrant.posthoc.shrinkage import anchor, possible_items
 from calibrant.types import Predictions
 
 IMPOSSIBLE = -1e3
@@ -59,11 +59,9 @@ class Vector(Calibrator):
         self.require(self.ridge > 0, "ridge", "must be positive, or separable data have no optimum")
 
     def solve(self, p: Predictions) -> FittedMap:
-        assert p.logits is not None
-        T = float(anchor(p.logits, p.labels))
-        z, y = p.logits.double() / T, p.labels
-        possible = torch.isfinite(z.gather(1, y[:, None])[:, 0])
-        z, y = z[possible], y[possible]
+        z, y = possible_items(p)
+        T = float(anchor(z, y))
+        z = z / T
         gone = torch.isneginf(z)
         z = torch.where(gone, z.masked_fill(gone, torch.inf).amin(1, keepdim=True) + IMPOSSIBLE, z)
         k = z.shape[1]

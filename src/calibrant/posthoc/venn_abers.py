@@ -1,22 +1,22 @@
 """Inductive Venn–Abers predictors (Vovk, Petej and Fedorova 2015): two isotonic fits bracket the truth.
 
-For a new score s add (s, 0) to the calibration pairs and let p₀ be the isotonic regression at s; add (s, 1) for p₁.
-One of the two is calibrated, whatever the distribution. One number that loses least log-loss in the worst case
-(their §4):
+For a new score s, add (s, 0) to the calibration pairs and let p₀ be the isotonic regression at s; add (s, 1) for p₁.
+One of the two is calibrated, whatever the distribution. The single number with the least log-loss in the worst case is
+(their §4)
 
     q = p₁ / (1 − p₀ + p₁)
 
-Both are step functions of s with few steps, found once (their Alg. 1–4, on the cumulative-sum diagram). Let the
-diagram's points be P_i = (x_i, y_i) = (items, hits) among the i lowest distinct scores. A new hit between the
+Both are step functions of s with few steps, which are found once (their Alg. 1–4, on the cumulative-sum diagram). The
+points of the diagram are P_i = (x_i, y_i) = (items, hits) among the i lowest distinct scores. A new hit between the
 scores i and i + 1 has
 
     p₁ = max_{c ≤ i} min_{j ≥ c} (y_j − y_c + 1)/(x_j − x_c + 1)
 
-(from P_c, the least slope to the points ahead with the new hit counted; a line drawn so holds until some P_i falls
-below it, and then s_i is larger: hence the running maximum). A new miss is a new hit after turning scores and
-labels around. A score that ties with calibration scores joins their group.
+Here s_c is the least slope from P_c to the points ahead, with the new hit counted. A line with this slope holds until
+some P_i falls below it, and then s_i is larger: so p₁ is the running maximum of the s_c. A new miss is a new hit once
+scores and labels are turned around. A score that ties with calibration scores joins their group.
 
-The certificate holds the mean width p₁ − p₀ over the calibration scores: how far the two disagree.
+The certificate holds the mean width p₁ − p₀ over the calibration scores, which says how far the two disagree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VennAbersMap(TopLabelMap):
 
 @dataclass(frozen=True, eq=False)
 class VennAbersRestMap(FittedMap):
-    """The same for every class against the rest, normalised."""
+    """p₀ and p₁ of each class against the rest; the rows are normalised."""
 
     edges0: Tensor
     values0: Tensor
@@ -114,18 +114,18 @@ class VennAbers(Calibrator):
 
 
 def upper_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
-    """p₁ as a function of s: the isotonic value of a new hit at s. A score on an edge is of the step on its left."""
+    """p₁ as a function of s: the isotonic value of a new hit at s. A score on an edge takes the step on its left."""
     value, size, hits = grouped(score, hit, 1.0)
     x, y = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
-    reach = value + ROUNDING * np.maximum(np.abs(value), 1.0)  # a new score that ties up to rounding is on the edge
+    reach = value + ROUNDING * np.maximum(np.abs(value), 1.0)  # scores that tie up to rounding stay in the step
     return compressed(reach, np.maximum.accumulate(least_slopes(x, y)))
 
 
 def least_slopes(x: Floats, y: Floats, block: int = 256) -> Floats:
     """s_i = min_{j ≥ i} (y_j − y_i + 1)/(x_j − x_i + 1), a block of i at a time from the right.
 
-    Only a point before a hit can be the minimum (a miss ahead lowers the slope), and of the points right of a block
-    only the lower convex hull can.
+    Only a point before a hit can be the minimum, because a miss ahead lowers the slope. Among the points right of a
+    block, only those on their lower convex hull can.
     """
     out = np.empty(len(x))
     before_hit = np.append(y[1:] > y[:-1], True)
@@ -144,11 +144,11 @@ def least_slopes(x: Floats, y: Floats, block: int = 256) -> Floats:
 
 
 def _above(x: Floats, y: Floats, left: int, middle: int, right: int) -> bool:
-    """The middle point lies on or above the line from left to right."""
+    """Whether the middle point lies on or above the line from left to right."""
     return bool((y[middle] - y[left]) * (x[right] - x[middle]) >= (y[right] - y[middle]) * (x[middle] - x[left]))
 
 
 def lower_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
-    """p₀: turn scores and labels around, and a miss is a hit. A score on an edge is of the step on its right."""
+    """p₀ as a function of s, by turning scores and labels around. A score on an edge takes the step on its right."""
     turned = upper_steps(-score, ~hit)
     return Step(-turned.edges[::-1].copy(), 1 - turned.values[::-1])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calibrant.diagnostics.stress import Outcome
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE
+from calibrant.diagnostics.stress.analysis import NO_CALIBRATOR, TOLERANCE
 from calibrant.report.numbers import DASH, percent, short
 from calibrant.report.panels import Panel, Table
 from calibrant.types import Estimate
@@ -111,7 +111,7 @@ def calibrators(o: Outcome) -> Panel:
 
 
 def called(calibrator: str) -> str:
-    return "no map" if calibrator == AS_IT_IS else calibrator
+    return "no map" if calibrator == NO_CALIBRATOR else calibrator
 
 
 def _rows(

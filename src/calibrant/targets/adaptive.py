@@ -42,8 +42,8 @@ class Levels:
     validation: Tensor
 
 
-def _whole(given: Any, name: str) -> Tensor:
-    """Levels as long [N], from any array of whole numbers. The distances that levels are cut from are refused."""
+def _as_levels(given: Any, name: str) -> Tensor:
+    """Levels as int64 [N], from any array of whole numbers. Distances, from which levels are cut, are refused."""
     level = as_tensor(given, f"{name} levels")
     if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
         raise InputError(
@@ -53,13 +53,13 @@ def _whole(given: Any, name: str) -> Tensor:
     return level.long()
 
 
-def step(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
-    """Eq. 3 and its clip: the next p̃_r from the gap conf − acc of each level."""
+def next_p_true(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
+    """The next p̃_r, from the gap conf − acc of each level (Eq. 3 and its clip)."""
     return (p_true - alpha * gap).clamp(1 / classes + margin, 1.0)
 
 
-def smoothing_of(p_true: Tensor, classes: int) -> Tensor:
-    """Eq. 4: the ε_r that gives the right class the soft label p̃_r."""
+def epsilon_of(p_true: Tensor, classes: int) -> Tensor:
+    """The ε_r that gives the right class the soft label p̃_r (Eq. 4)."""
     return (p_true - 1) * classes / (1 - classes)
 
 
@@ -146,25 +146,25 @@ class AdaLS:
         self._set(state["trajectory"])
 
     def record(self) -> dict[str, Any]:
-        """The path of p̃_r and ε_r: one row per epoch (the first is the start), one column per level."""
+        """The values of p̃_r and ε_r so far: one row per epoch (the first is the start), one column per level."""
         return {
             "alpha": self.alpha,
             "classes": self.classes,
             "levels": int(self.trajectory.shape[1]),
             "p_true": self.trajectory.tolist(),
-            "epsilon": smoothing_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
+            "epsilon": epsilon_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
         }
 
     def _learn(self, validation: Predictions, level: Tensor) -> None:
         gap = gaps(validation, level, self.trajectory.shape[1], self.classes)
         alpha = rate_after(self.alpha, len(self.trajectory) - 1)  # its first row is the start
-        following = step(self.trajectory[-1], gap, alpha, self.classes)
+        following = next_p_true(self.trajectory[-1], gap, alpha, self.classes)
         self._set(torch.cat([self.trajectory, following[None]]))
 
     def _set(self, trajectory: Tensor) -> None:
         self.trajectory = trajectory.double().cpu()
         # level −1 (no training item) reads the last entry, NaN: the loop stops at that loss and names its items
-        self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
+        self._epsilon = torch.cat([epsilon_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
 
     def _epsilon_on(self, device: torch.device) -> Tensor:
         self._epsilon = self._epsilon.to(device)
@@ -175,8 +175,8 @@ class AdaLS:
 class ArAdaLS(AdaLS):
     """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
 
-    It wants levels until it has some, then new ones after each epoch of `refresh_after`. `ruler` names the attack that
-    measures the distances; whoever passes the levels runs it, the policy itself attacks nothing.
+    The policy asks for levels until it has some, and for new ones after each epoch of `refresh_after`. It attacks
+    nothing itself: `ruler` names the attack by which the caller measures the distances.
     """
 
     alpha: Rate = 0.005
@@ -218,7 +218,7 @@ class ArAdaLS(AdaLS):
             given = getattr(levels, name, None)
             if given is None or len(given) == 0:
                 raise InputError(f"ar_adals needs levels of training and validation items, but has none of {name}")
-            checked.append(level := _whole(given, name))
+            checked.append(level := _as_levels(given, name))
             known = level[level >= 0] if name == "train" else level
             if known.numel() < self.levels:
                 raise InputError(f"{self.levels} levels of {known.numel()} {name} items; lower targets.levels")

@@ -68,7 +68,7 @@ def save_training(
 def resume_training(
     folder: Path, recipe: Recipe, members: Sequence[Member], parts: Components, say: Callable[[str], None]
 ) -> tuple[int, list[Row]]:
-    """Load the newest intact checkpoint into the members; returns (finished epochs, their rows), or (0, [])."""
+    """Load the newest intact checkpoint into the members. Return (finished epochs, their rows), or (0, [])."""
     found = latest(folder, say)
     if found is None:
         return 0, []
@@ -107,7 +107,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint; None if there is none. `say` hears which ones were skipped, and why."""
+    """The newest intact checkpoint; None if there is none. `say` is told which ones are skipped, and why."""
     there = epochs(folder)
     for epoch in there:
         try:
@@ -151,14 +151,14 @@ def epochs(folder: Path) -> list[int]:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove all but the last two checkpoints, and what killed writes left, so that the disk does not fill up."""
+    """Remove all but the last two checkpoints, and what killed writes left behind."""
     found = epochs(folder)
     for old in found[KEEP:]:
         (folder / f"{old:05d}.json").unlink(missing_ok=True)  # first: without it, nothing refers to the tensors
     for path in visible(folder, "*.safetensors"):
         if path.stem.isdecimal() and int(path.stem) < found[:KEEP][-1]:
             path.unlink(missing_ok=True)
-    atomic.sweep(folder, r"\d{5}\.(json|safetensors)")
+    atomic.remove_leftovers(folder, r"\d{5}\.(json|safetensors)")
 
 
 def _sha256(path: Path) -> str:

@@ -1,7 +1,8 @@
-"""From the names in a recipe to objects: criterion, penalties, targets, transforms, each from its family's table.
+"""Build what a recipe names: criterion, penalties, targets and transforms, each from its family's table.
 
-Options are checked against the signature of what they configure, so that a typo is an error naming the nearest option.
-What only the run knows (`classes`, `items`, `std`, an `attack`) is passed in where a signature asks for it.
+Options are checked against the signature of what they configure. A typo is an error that names the nearest option, and
+a value of the wrong type is an error that names the key. What only the run knows (`classes`, `items`, `std`, an
+`attack`) is passed where a signature has a parameter of that name.
 
 CCAT's attack is written in the recipe: `attack = {name = "pgd", iterations = 10, alpha = 0.01}`. Its ε is CCAT's unless
 the recipe sets another, in pixels of [0, 1]. PGD maximises the confidence of any class except the label (Stutz 2020)
@@ -13,34 +14,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, is_dataclass, replace
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Attack, Bounds
 from calibrant.data import Data
-from calibrant.errors import InputError, unknown
+from calibrant.errors import CalibrantError, InputError, unknown
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
 from calibrant.targets import TARGETS
 from calibrant.training.recipe import Recipe
-from calibrant.training.settings import Choice
+from calibrant.training.settings import Choice, as_choice, check_type
 from calibrant.transforms import TRANSFORMS
 from calibrant.types import Split
 
 CLASS_WEIGHTS = "class_weights"
-"""The name of a loss's `weight` in a recipe, where a penalty's `weight` means something else."""
+"""What a recipe calls a loss's `weight`, because a penalty's `weight` means something else."""
 
 MEDIAN_FREQUENCY = "median_frequency"
 """What a recipe may write as a loss's `class_weights` instead of numbers."""
 
 ATTACK_ITERATIONS = 10
 """Default for an attack in training (AR A.1)."""
-
-RUN_OPTIONS = ("bounds", "engine", "batch", "reduced")
-"""Options of an attack that the run sets, not the recipe."""
 
 LOOP_OPTIONS = {"reduction": "none", "ignore_index": -100}
 """Options of a loss that the loop sets, not the recipe: it reduces by itself, over all processes."""
@@ -62,7 +61,7 @@ class Components:
 
 
 def known_of(data: Data) -> dict[str, Any]:
-    """What the run knows and a recipe cannot write."""
+    """The values that the run knows and a recipe cannot write."""
     return {"classes": data.k, "items": int(data[Split.TRAIN].index.max()) + 1, "std": data.std, "data": data}
 
 
@@ -79,7 +78,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
 
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
-    """Everything except the networks; `known` holds what only the run knows."""
+    """Build everything except the networks; `known` holds what only the run knows."""
     made = Components(
         criterion=make(LOSSES, recipe.loss, "loss", {**known, **LOOP_OPTIONS}),
         penalties=tuple(
@@ -96,37 +95,48 @@ def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
     return made
 
 
-def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, known: Mapping[str, Any]) -> Any:
-    """What `choice` names, built with its options and what the run knows."""
+def make(
+    table: Mapping[str, Callable[..., Any]],
+    choice: Choice,
+    key: str,
+    known: Mapping[str, Any],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """The object that `choice` names, built from its options, `defaults`, and what the run knows.
+
+    An option must have the type that the signature says. Options that the run knows cannot be set."""
     if choice.name not in table:
         raise unknown(next(word for word in reversed(key.split(".")) if not word.isdigit()), choice.name, table)
     target = table[choice.name]
     parameters = inspect.signature(target).parameters
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    settable = [n for n in names if n not in (RUN_OPTIONS if table is ATTACKS else LOOP_OPTIONS)]
-    if table is LOSSES:
-        settable = [CLASS_WEIGHTS if n == "weight" else n for n in settable]
-    for option in choice.options:
-        if option not in settable:
-            raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in settable])
-    given = dict(choice.options)
-    if CLASS_WEIGHTS in given:
-        given["weight"] = given.pop(CLASS_WEIGHTS)
-        if given["weight"] == MEDIAN_FREQUENCY:
-            given["weight"] = median_frequency(known["data"][Split.TRAIN].y, known["classes"])
-    if "attack" in names and "attack" not in known and "data" in known:
+    written = {CLASS_WEIGHTS if table is LOSSES and n == "weight" else n: n for n in names if n not in known}
+    given = {name: value for name, value in defaults.items() if name in written}
+    hints = get_type_hints(target if is_dataclass(target) or not inspect.isclass(target) else target.__init__)
+    for option, value in choice.options.items():
+        if option not in written:
+            raise _unknown_option(key, choice.name, option, list(written))
+        if option == CLASS_WEIGHTS and value == MEDIAN_FREQUENCY:
+            value = median_frequency(known["data"][Split.TRAIN].y, known["classes"])
+        if option != "attack":
+            check_type(hints.get(written[option], Any), value, f"{key}.{option}")
+        given[written[option]] = value
+    if "attack" in written and "data" in known:
         epsilon = given.get("epsilon", parameters["epsilon"].default)
         given["attack"] = adversary(given.get("attack", "pgd"), epsilon, known["data"], key)
-    handed = {name: known[name] for name in names if name in known and name not in given}
-    missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
+    given |= {name: known[name] for name in names if name in known}
+    missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in given]
     if missing:
         raise InputError(
             f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; pass How(handed=…)"
         )
-    try:
-        return target(**given, **handed)
-    except TypeError as error:
-        raise InputError(f"{key} {choice.name!r} cannot be made with {dict(choice.options)}: {error}") from error
+    return target(**given)
+
+
+def _unknown_option(key: str, name: str, option: str, options: list[str]) -> CalibrantError:
+    if not options:
+        return InputError(f"{key} {name!r} has no settings, so {key}.{option} cannot be set; choose another {key}.name")
+    return unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in options])
 
 
 @dataclass(frozen=True)
@@ -143,10 +153,9 @@ class Adversary:
         return Adversary(replace(attack, seed=seed)) if hasattr(attack, "seed") else self
 
 
-def adversary(table: Mapping[str, Any] | str, epsilon: float, data: Data, key: str) -> Adversary:
-    """The attack that the recipe's table describes."""
-    options: dict[str, Any] = {"name": table} if isinstance(table, str) else dict(table)
-    choice = Choice(str(options.pop("name", "pgd")), options)
+def adversary(attack: Any, epsilon: float, data: Data, key: str) -> Adversary:
+    """The attack that the recipe describes by a name or a table."""
+    named = as_choice({"name": "pgd", **attack} if isinstance(attack, Mapping) else attack, f"{key}.attack")
     known = {"bounds": Bounds(mean=data.mean, std=data.std), "engine": "eager"}
     usual = {"epsilon": epsilon, "iterations": ATTACK_ITERATIONS, "maximise": "confidence"}
-    return Adversary(make(ATTACKS, choice, f"{key}.attack", {**known, **usual}))
+    return Adversary(make(ATTACKS, named, f"{key}.attack", known, usual))

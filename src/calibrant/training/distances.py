@@ -1,11 +1,11 @@
 """Adversarial robustness of the items of a split, stored beside the attacked network (AR §3).
 
-    RUN/robustness/RULER/SPLIT.safetensors      distance[N], index[N]; the header says of which items and network
+    RUN/robustness/RULER/SPLIT.safetensors      distance[N], index[N]; the header identifies items and network
     RUN/robustness/RULER/SPLIT.….parts/         finished chunks, while the measurement runs
 
 A distance is L2, in pixels of [0, 1], to the nearest input with another prediction. The header carries content hashes
-of items and weights, so that nobody trains with the robustness of another data set, split or network. Distances of an
-earlier edition of the rulers are measured again, because distances of two editions cannot be ranked together.
+of items and weights, so that nobody trains with the robustness of another data set, split or network. Distances that an
+earlier edition of the rulers measured are measured again, because those of two editions cannot be ranked together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH = 1000
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Each item's distance to another prediction, in the split's order, and what was measured."""
+    """The distance of each item to another prediction, in the order of the split, and what was attacked."""
 
     distance: Tensor  # float64 [N]
     index: Tensor  # place in the data set, as in `Part.index`
@@ -52,11 +52,11 @@ class Distances:
 
     @property
     def unmoved(self) -> int:
-        """Number of items without another prediction in reach. Their distance is infinite: the most robust level."""
+        """Number of items for which no other prediction was found. Their distance is infinite."""
         return int(torch.isinf(self.distance).sum())
 
     def describe_unmoved(self) -> str:
-        """Which items those are, for a message: the first few by their places in the data set."""
+        """A message about those items, which names the first few by their places in the data set."""
         where = self.index[torch.isinf(self.distance)].tolist()
         named = ", ".join(map(str, where[:5])) + (", …" if len(where) > 5 else "")
         return (
@@ -89,7 +89,7 @@ def measured(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Distances:
-    """The distances stored under `folder` (RUN/robustness) for these items, weights and edition, or a new attack."""
+    """The distances of a split, read from `folder` (RUN/robustness), or measured by an attack and stored there."""
     if ruler not in RULERS:
         raise unknown("ruler", ruler, RULERS)
     name = Split(split)
@@ -103,24 +103,23 @@ def measured(
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
-        distance = _attacked(_one(members), part, data, ruler, chunks, torch.device(device), progress)
+        distance = _attacked(_as_network(members), part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     write(path, out)
     _remove_chunks(path)
     return out
 
 
-def place(
+def choose_folder(
     members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
 ) -> Path:
-    """Distances are kept beside the attacked network. Where they are missing and it is read-only, they are kept in
-    `own`, by the run that asks for them."""
-    if atomic.takes_files(beside / ruler) or not missing(members, data, splits, beside, ruler=ruler):
+    """The folder for distances: `beside` the attacked network, or `own` if that can neither hold nor give them."""
+    if atomic.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
         return beside
     return own
 
 
-def missing(
+def needs_attack(
     members: Sequence[nn.Module],
     data: Data,
     splits: Sequence[Split],
@@ -129,7 +128,7 @@ def missing(
     ruler: str,
     limit: int | None = None,
 ) -> bool:
-    """Whether `measured` would have to attack, and so need a folder it can write to."""
+    """Whether `measured` would have to attack, and so need a folder that it can write to."""
     weights = network_hash(members)
     for split in splits:
         part, path = _items_and_file(data, split, folder, ruler, limit)
@@ -159,11 +158,11 @@ def _stored(path: Path, items: str, weights: str, ruler: str) -> Distances | Non
 
 
 def network_hash(members: Sequence[nn.Module]) -> str:
-    """Content hash of what is attacked: a network, or the pool of several."""
-    return weights_hash(_one(members))
+    """Content hash of the attacked network, or of the pool of several."""
+    return weights_hash(_as_network(members))
 
 
-def _one(members: Sequence[nn.Module]) -> Any:
+def _as_network(members: Sequence[nn.Module]) -> Any:
     return members[0] if len(members) == 1 else Pooled(members)
 
 
@@ -194,7 +193,7 @@ def write(path: Path, found: Distances) -> Path:
 
 
 def read(path: Path) -> Distances:
-    """Distances from their file; anything else is an error that names the file."""
+    """Read distances from their file; any other content is an error that names the file."""
     if not path.is_file():
         split = path.stem
         raise FileError(f"{path} is missing; measure it with `calibrant probe RUN/ --what robustness --split {split}`")

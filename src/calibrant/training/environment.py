@@ -1,7 +1,7 @@
-"""What a number was computed with: versions, device, commit, threads. Stored with every run and every cell.
+"""The environment that a number was computed in: versions, device, commit, threads. Every run and cell stores it.
 
 The number of CPU threads changes sums in their last bits, so a run resumes with the number it started with, as recorded
-in `RUN/environment.json`. For the same reason that number depends only on sizes, never on how busy the machine is.
+in `RUN/environment.json`. For the same reason the number of threads depends on sizes only, not on the machine's load.
 """
 
 from __future__ import annotations

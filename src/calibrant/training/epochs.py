@@ -22,7 +22,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class TopLogits:
-    """The training part after one epoch, without augmentation. RC's learned epochs and Figure 5 are made from it.
+    """Predictions on the training part after one epoch, without augmentation, for RC's learned epochs and Figure 5.
 
     With several members, `predicted` and `largest_logit` have a first axis for them.
     """
@@ -51,7 +51,7 @@ def keep_top_logits(run: Path, epoch: int, top: TopLogits, classes: int) -> None
 
 
 def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
-    """Epoch → the training part after it; empty without `--keep-epochs`."""
+    """Return {epoch: predictions on the training part after it}; empty without `--keep-epochs`."""
     out = {}
     for path in visible(run, "epochs/train-*.npz"):
         with readable(path, "this epoch"):
@@ -69,7 +69,7 @@ def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
 
 
 def kept_weights(run: str | Path, member: int = 0) -> dict[int, dict[str, Tensor]]:
-    """{epoch: state dict} of one member, in order; empty if none were kept."""
+    """Return {epoch: state dict} of one member, in order; empty if none were kept."""
     prefix = f"member.{member}."
     out = {}
     for path in visible(run, "epochs/weights-*.safetensors"):

@@ -29,9 +29,9 @@ def outputs(
     autocast: Callable[[], AbstractContextManager[Any]],
     keep: Callable[[Tensor], Tensor] = lambda logits: logits,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are restored.
+    """Return logits [M, N, K] (float32, on the device), labels and indices, in the order of the batches.
 
-    `keep` reduces the logits of each batch, for data whose full logits would not fit into memory."""
+    `keep` reduces the logits of each batch, if those of all data would not fit into memory."""
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, indices = [], []
     with evaluation(*models), torch.inference_mode(), autocast():
@@ -52,7 +52,7 @@ def top(logits: Tensor) -> Tensor:
 def as_predictions(
     logits: Tensor, labels: Tensor, index: Tensor, split: Split, classes: Sequence[str] | None
 ) -> Predictions:
-    """One member gives [N, K], more give [M, N, K]; an item's id is its index in the data set."""
+    """Predictions with logits [N, K] of one member, or [M, N, K] of several. Ids are indices in the data set."""
     scores = logits[0] if len(logits) == 1 else logits
     if labels.ndim > 1 and len(logits) > 1:
         scores = pool(logits.flatten(1, -2)).reshape(logits.shape[1:])  # members of label images are pooled here
@@ -65,7 +65,7 @@ def as_predictions(
 
 
 def pooled(p: Predictions) -> Predictions:
-    """All members as one predictor, which is what a target policy observes."""
+    """The predictions of all members as one predictor; a target policy observes these."""
     if p.members == 1 or p.logits is None:
         return p
     return replace(p, logits=pool(p.logits), raw=False)

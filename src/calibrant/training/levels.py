@@ -1,12 +1,13 @@
 """Robustness levels for AR-AdaLS (AR §4): measured on a vanilla twin, given, or recomputed during training.
 
-    epoch 0            the twin (same recipe, one-hot labels, one network) is trained into RUN/vanilla, its training and
-                       validation items are attacked, and their distances are cut into R equally large levels
-    refresh_after      the members in training are attacked themselves, as one pool, and the levels are cut again
+    epoch 0            The twin (same recipe, one-hot labels, one network) is trained in RUN/vanilla. Its training and
+                       validation items are attacked, and their distances are cut into R equally large levels.
+    refresh_after      The members in training are attacked as one pool, and the levels are cut again.
 
-Every stage leaves files and is not repeated: distances lie beside the attacked network, and `RUN/levels.json` records
-which ones a run started with. Its entry "from" says where they came from but is never followed: files outside a run
-are read only if the user names them (`--levels`), and the network's hash tells whether they are the right ones.
+Every stage leaves files and is not repeated. Distances lie beside the attacked network, and `RUN/levels.json` records
+the ones that a run started with. Its entry "from" says where they came from. The entry is never followed: files outside
+a run are read only if the user names them (`--levels`), and the hash of the network tells whether they are the right
+ones.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def wanted(recipe: Recipe) -> bool:
 
 
 def option(recipe: Recipe, name: str) -> Any:
-    """An option of the recipe's targets, or its default."""
+    """The value of an option of the recipe's targets, or its default."""
     return recipe.targets.options.get(name, getattr(TARGETS[recipe.targets.name], name))
 
 
@@ -89,7 +90,7 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
 
 
 def _check_refreshes(recipe: Recipe) -> None:
-    """A refresh after the last epoch would never happen, and the run would carry the wrong method's name."""
+    """Refuse a refresh after the last epoch: it would never happen, and the run would be called by the wrong method."""
     after = list(option(recipe, "refresh_after"))
     late = [epoch for epoch in after if epoch >= recipe.epochs]
     if late:
@@ -123,12 +124,12 @@ def _words(data: Any) -> str:
 
 
 def attacked_run(folder: Path) -> Path | None:
-    """The run that --levels means: the twin inside a run of AR-AdaLS, or the run itself; None if it is not a run."""
+    """The run that `--levels` means: the twin in a run of AR-AdaLS, or the run itself. None if this is not a run."""
     return next((run for run in (folder / VANILLA, folder) if (run / "recipe.json").is_file()), None)
 
 
 def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
-    """Distances from their files alone: of exactly these items, of one network, by the recipe's ruler."""
+    """Distances from their files, checked to be of these items, of one network, and by the recipe's ruler."""
     paths = [folder / f"{split.value}.safetensors" for split in PARTS]
     found = [distances.read(path) for path in paths]
     for split, path, each in zip(PARTS, paths, found, strict=True):
@@ -196,14 +197,14 @@ class LevelSource:
         return int(option(self.recipe, "levels"))
 
     def _start(self) -> tuple[tuple[Distances, Distances], Path]:
-        """The distances to start with, and the run or folder they are from."""
+        """Return (the distances to start with, the run or folder that they are from)."""
         given = None if self.how.levels is None else Path(self.how.levels)
         run = self._twin() if given is None else attacked_run(given)
         if run is None:
             assert given is not None
             return _read(given, self.data, self.ruler), given
         members, own = load(run, self.how.network).members, self.folder / FOLDER / VANILLA
-        store = distances.place(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
+        store = distances.choose_folder(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
         return self._measured(members, store, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:
@@ -211,7 +212,7 @@ class LevelSource:
 
         if self.how.devices > 1:
             raise InputError(
-                "with --devices, levels must be measured beforehand: train the vanilla twin, run "
+                "with --devices, levels must be measured first: train the vanilla twin, run "
                 "`calibrant probe RUN/ --what robustness --split train,validation`, then use --levels RUN"
             )
         how = replace(self.how, refresh=None, levels=None, listen=None, keep_epochs=False, keep_weights=0)
@@ -239,7 +240,7 @@ class LevelSource:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """RUN/levels.json."""
+    """The content of RUN/levels.json."""
     record = hashed.read(folder / RECORD)
     if not {"from", "distances", "network"} <= set(record):
         raise FileError(f"{folder / RECORD} names no distances; delete it and pass the run's levels with --levels")

@@ -31,7 +31,7 @@ from calibrant.training.optimiser import make, set_rate
 from calibrant.training.progress import Progress
 from calibrant.training.randomness import generator, guarded
 from calibrant.training.recipe import Recipe
-from calibrant.training.step import Captured, CompiledOr, Member, Step, averaged, engine_of, tuned
+from calibrant.training.step import Captured, CompiledIfPossible, Member, Step, averaged, choose_engine, tuned_cudnn
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ EVALUATION_PIXELS = 1000 * 32 * 32
 
 @dataclass
 class Loop:
-    """One training. `run()` trains from the last checkpoint to the end; `predict` uses the members as they are."""
+    """One training. `run()` continues from the last checkpoint to the end; `predict` uses the members as they are."""
 
     recipe: Recipe
     data: Data
@@ -70,7 +70,7 @@ class Loop:
         known = known_of(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
         items, kind = self.data[Split.TRAIN].n, self.device.type
-        self.engine, why = engine_of(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
+        self.engine, why = choose_engine(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
         if why:
             self.progress.say(why)
         self.members = [self._member(network) for network in self.networks]
@@ -91,7 +91,7 @@ class Loop:
         forward: Any = network
         if "compile" in self.engine:
             auto = self.recipe.engine == "auto"
-            forward = CompiledOr(network, self.progress.say) if auto else torch.compile(network)
+            forward = CompiledIfPossible(network, self.progress.say) if auto else torch.compile(network)
         if self.fabric.world_size > 1:
             forward = self.fabric.setup_module(network, _reapply_compile=False)
         average = averaged(network) if self.recipe.ema else None
@@ -100,7 +100,7 @@ class Loop:
     # -- the run ---------------------------------------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
-        """Train the remaining epochs; returns one row of numbers per epoch."""
+        """Train the remaining epochs and return one row of numbers per epoch."""
         done, self.history = 0, []
         if self.folder is not None:
             done, self.history = checkpoint.resume_training(
@@ -132,7 +132,7 @@ class Loop:
         start = time.perf_counter()
         for m in self.members:
             m.model.train()
-        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned(self.device):
+        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned_cudnn(self.device):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
             losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
@@ -194,7 +194,7 @@ class Loop:
         return first
 
     def _check(self, losses: Tensor, seen: list[list[Tensor]], epoch: int, done: int) -> None:
-        """Stop at a loss that is not finite, naming the items of its batch; forget the batches that passed."""
+        """Raise an error that names the items of a batch whose loss is not finite; forget the batches before."""
         first = done - len(seen)
         latest = losses[first:done]
         if self.fabric.world_size > 1:  # all processes must stop together, or the others would wait forever

@@ -1,8 +1,8 @@
 """The networks of a recipe: made by name or by the user's own code, and checked against the data and the loss.
 
-A recipe stores only a network's name, because a file never runs code. To train or load a run of a network of your own
-(`network.name=my.module:net` on the command line, `network=` in Python), pass the network again: as typed text, as a
-function that makes it, or as a module.
+A recipe stores only the name of a network, because a file never runs code. To train or load a run of a network of your
+own, pass the network again: `network.name=my.module:net` on the command line, and in Python `network=`, which is such a
+text, a function that makes the network, or a module.
 
 Before anything is written, two blank items go through the network in evaluation mode, and their logits through the
 loss. This costs one small forward pass. Without it, a misfit would be a traceback from the first epoch, in a folder
@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.data import Data
 from calibrant.data.factory import find_factory
@@ -38,10 +38,15 @@ ITEMS = 2
 
 
 def networks(recipe: Recipe, data: Data, given: Own | None = None) -> list[nn.Module]:
-    """Freshly initialised members, each from its own random stream; or the user's own (`given`)."""
+    """Freshly initialised members, each from its own random stream. `given` is the user's own network."""
     own = maker(recipe.network.name, given, "the recipe", f"--set network.name={recipe.network.name}, or network=…")
     seeds = [stream(recipe.seed, "weights", m) for m in range(recipe.members)]
-    return [network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
+    made = [network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in made[0].parameters()):
+        raise InputError(
+            f"network {recipe.network.name!r} has lazy layers without weights; where it is made, run a batch through it"
+        )
+    return made
 
 
 def network_of(recipe: Recipe, classes: int, shape: Sequence[int], **options: Any) -> nn.Module:
@@ -74,7 +79,7 @@ def with_own(recipe: Recipe, given: Own) -> Recipe:
 
 
 def maker(name: str, given: Own | None, where: str, remedy: str) -> Callable[..., nn.Module] | None:
-    """The function that makes the network of a recipe; None if its name is in a table or a library."""
+    """The user's function that makes the network of a recipe; None if the name is in a table or a library."""
     if not is_own(name):
         return None
     if given is None:
@@ -95,7 +100,7 @@ def copied(given: Own | None) -> Own | None:
     return (lambda: copy.deepcopy(given)) if isinstance(given, nn.Module) else given
 
 
-# -- do they fit? --------------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------------
 
 
 def check_compatible(name: str, data: Data, network: nn.Module, criterion: Criterion) -> None:
@@ -108,6 +113,8 @@ def check_compatible(name: str, data: Data, network: nn.Module, criterion: Crite
                 f"0 … {data.k - 1}; correct the label, or name all classes"
             )
     logits = blank_logits(name, data, Split.TRAIN, network)
+    if not isinstance(logits, Tensor):
+        raise InputError(f"network {name!r} returns a {type(logits).__name__}; training needs the tensor of its logits")
     expected = (ITEMS, *part.y.shape[1:], data.k)
     if tuple(logits.shape) != expected:
         raise InputError(
@@ -118,7 +125,7 @@ def check_compatible(name: str, data: Data, network: nn.Module, criterion: Crite
 
 
 def blank_logits(name: str, data: Data, split: Split, network: nn.Module) -> Any:
-    """The network's output for blank items of this data; modes, statistics and generators stay unchanged."""
+    """The output of the network for blank items of this data. Modes, statistics and generators do not change."""
     part, home = data[split], next(network.parameters(), torch.zeros(())).device
     tokens = part.items is None and part.x.dtype == torch.long
     x = torch.zeros(ITEMS, *data.shape, dtype=torch.long if tokens else torch.float32, device=home)

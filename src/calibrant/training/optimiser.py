@@ -77,7 +77,7 @@ class Schedule:
 
 
 def make(settings: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimiser with all of its state allocated, so that it can be saved before the first step."""
+    """Make torch's optimiser with all of its state allocated, so that it can be saved before the first step."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the network has no parameters to train")

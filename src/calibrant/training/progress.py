@@ -26,7 +26,7 @@ TRAIN_TAGS = {"loss": "loss", "train_accuracy": "accuracy", "lr": "lr", "images_
 
 
 class Progress:
-    """Epochs and steps of one run. `bar=None`: a bar if stderr is a terminal, otherwise one line per epoch."""
+    """The progress of one run. With `bar=None`, a bar if stderr is a terminal, otherwise one line per epoch."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Progress:
         self._last = ""
 
     def begin(self, epoch: int, steps: int) -> None:
-        """Before this process trains its first epoch; `epoch` epochs are already finished."""
+        """Start the report; `epoch` epochs are already finished."""
         if self.log is not None:
             _cut(self.log, epoch)
         if self.tensorboard is not None:
@@ -70,7 +70,7 @@ class Progress:
         self._rich.start()
 
     def step(self, done: int, images: int, seconds: float) -> None:
-        """After `done` steps of the whole run; cheap, and reads nothing from the device."""
+        """Report `done` steps of the whole run. This reads nothing from the device."""
         if self._rich is None or (now := time.perf_counter()) - self._drawn < REDRAW_SECONDS:
             return
         self._drawn = now
@@ -78,7 +78,7 @@ class Progress:
         self._rich.update(self._task, completed=done, says=says)
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """After an epoch: one line in the log, and the latest numbers beside the bar."""
+        """Report an epoch: one line in the log, and the latest numbers beside the bar."""
         if self.log is not None:
             _append(self.log, jsonable(row))
         if self.tensorboard is not None:
@@ -93,13 +93,13 @@ class Progress:
             self.line(f"{self.name} epoch {row['epoch']}/{self.epochs} {self._last} {rate:,.0f} img/s")
 
     def say(self, text: str) -> None:
-        """A message on stderr and in the log."""
+        """Print a message on stderr and write it to the log."""
         self.line(text)
         if self.log is not None and self.log.parent.is_dir():
             _append(self.log, {"event": text})
 
     def line(self, line: str) -> None:
-        """A message on stderr only."""
+        """Print a message on stderr only."""
         if self._rich is not None:
             self._rich.console.print(escaped(line), highlight=False, markup=False)
         else:

@@ -2,8 +2,8 @@
 
     stream(seed, "order", member, epoch)
 
-No stream needs to be saved: a killed run repeats its epoch with the same numbers. Dropout draws from torch's global
-generators; inside `guarded` they are seeded, and afterwards they are restored.
+No stream has to be saved, because a killed run repeats its epoch with the same numbers. Dropout draws from torch's
+global generators; `guarded` seeds them and restores them afterwards.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Selection:
 class Recipe:
     network: Choice
     name: str = ""
-    about: str = ""  # what comes from the paper and what is ours
+    about: str = ""  # which settings come from the paper, and which are ours
     data: DataSettings = field(default_factory=DataSettings)
     loss: Choice = field(default_factory=lambda: Choice("cross_entropy"))
     penalties: tuple[Choice, ...] = ()
@@ -123,7 +123,7 @@ class Recipe:
         return build(Recipe, table)
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule over another number of epochs: refreshes of robustness levels and α's schedule too."""
+        """The same recipe over another number of epochs. Refreshes of levels and the schedule of α scale too."""
         targets, alpha = self.targets, self.targets.options.get("alpha")
         if after := targets.options.get("refresh_after"):
             targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
@@ -133,12 +133,12 @@ class Recipe:
         return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
 
     def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:
-        """Refreshes that would fall after the last epoch are dropped, since they would change nothing."""
+        """The scaled refreshes, without those after the last epoch, which would change nothing."""
         moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in after}
         return tuple(sorted(epoch for epoch in moved if epoch < epochs))
 
     def points(self) -> list[tuple[dict[str, Any], Recipe]]:
-        """The points of the selection's grid: what each sets, and its recipe without a selection."""
+        """The points of the grid: (the settings of a point, its recipe without a selection)."""
         if self.selection is None:
             return [({}, self)]
         settings: list[dict[str, Any]] = [{}]
@@ -164,27 +164,44 @@ def _canonical(value: Any) -> Any:
 
 def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
+    return _read(str(source), ()).with_settings(dict(map(setting, settings)))
+
+
+def _read(source: str, above: tuple[Path, ...]) -> Recipe:
+    """The recipe of a source; `above` are the files whose `base` it is."""
     from calibrant.training.recipes import RECIPES
 
-    text, typed = str(source), dict(map(setting, settings))
-    if text in RECIPES:
-        return RECIPES[text].with_settings(typed)
-    if text.endswith((".toml", ".json")):
-        table = _toml(Path(text)) if text.endswith(".toml") else hashed.read(Path(text))
-    elif (Path(text) / "recipe.json").is_file():
-        table = hashed.read(Path(text) / "recipe.json")
-    else:
-        raise unknown("recipe", text, RECIPES)
+    path = Path(source)
+    if source in RECIPES:
+        return RECIPES[source]
+    if path.suffix != ".toml":
+        record = path if path.suffix == ".json" else path / "recipe.json"
+        if path.suffix != ".json" and not record.is_file():
+            raise unknown("recipe", source, RECIPES)
+        return _built(hashed.read(record), path)
+    if path.resolve() in above:
+        raise InputError(f"{path} is its own base; base names a recipe, or another file")
+    table = _toml(path)
     if not table:
-        raise FileError(f"{text} is empty; a recipe needs at least a network, or a base to change")
+        raise FileError(f"{path} is empty; a recipe needs at least a network, or a base to change")
+    if "base" not in table:
+        return _built(table, path)
+    base = table.pop("base")
+    if not isinstance(base, str):
+        raise InputError(f"{path}: key 'base' is {base!r}; it must be the name of a recipe, or of another file")
+    if base not in RECIPES:
+        base = str(path.parent / base)  # relative to the file that names it
     try:
-        if text.endswith(".toml") and isinstance(table.get("base"), str):  # a run's own recipe.json is complete
-            recipe = read(table.pop("base")).with_settings(dict(_flat(table)))
-        else:
-            recipe = build(Recipe, table)
+        return _read(base, (*above, path.resolve())).with_settings(dict(_flat(table)))
     except (InputError, KeyError) as error:
-        raise type(error)(f"{text}: {error}") from None
-    return recipe.with_settings(typed)
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _built(table: Mapping[str, Any], path: Path) -> Recipe:
+    try:
+        return build(Recipe, table)
+    except (InputError, KeyError) as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -200,7 +217,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    """Leaves of nested tables by dotted key; a table with a name of its own replaces a choice whole."""
+    """The leaves of nested tables by dotted key. A table with a key `name` is one leaf: it replaces a whole choice."""
     for key, value in table.items():
         if isinstance(value, Mapping) and "name" not in value and key != "grid":
             yield from _flat(value, f"{path}{key}.")

@@ -17,7 +17,7 @@ class TrainingResult(Shown, dict[str, Any]):
 
     def __init__(self, record: Mapping[str, Any], predictions: Predictions, run: Path | None) -> None:
         super().__init__(record)
-        self.predictions = predictions  # of the test split, or of the last that the data has
+        self.predictions = predictions  # on the test split, or on the last split that the data has
         self.run = run  # the folder; None if nothing was kept
 
     @cached_property

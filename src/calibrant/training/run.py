@@ -20,6 +20,7 @@ from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import check_common_mark
+from calibrant.data.records import check_inputs
 from calibrant.data.torch_dataset import Given as OwnData
 from calibrant.errors import InputError
 from calibrant.files import hashed, write
@@ -73,12 +74,11 @@ def train(
     data: Given | None = None,
     network: Own | None = None,
 ) -> TrainingResult:
-    """Train a recipe (or its name, or a TOML file) into the folder `out`; returns what `metrics.json` holds, as a dict
-    that shows the verdict and the main numbers.
+    """Train a recipe (or its name, or a TOML file) in the folder `out`, and return the content of `metrics.json`.
 
-    A run that was stopped continues from its last checkpoint. `data` and `network` are your own, instead of the
-    recipe's: a data set or a pair of arrays (x, y), and a network (which is trained in place) or a function that makes
-    one. Without `out` nothing is kept but the result.
+    The result is a dict that shows the verdict and the main numbers. A run that was stopped continues from its last
+    checkpoint. `data` and `network` replace those of the recipe: a data set or a pair of arrays (x, y), and a network
+    (which is trained in place) or a function that makes one. Without `out` only the result is kept.
     """
     recipe = recipe if isinstance(recipe, Recipe) else read(recipe)
     if network is not None:
@@ -99,7 +99,7 @@ def train(
 
 
 def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> TrainingResult:
-    note = run_folder.check_recipe(folder, recipe)
+    run_folder.check_recipe(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
     run_folder.check_data(folder, loaded)
@@ -107,10 +107,8 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
     with enough_threads(loaded.shape, recipe.batch, fabric.device, recorded_threads(folder) if started else None):
         loop = _loop(recipe, folder, how, loaded, fabric)  # a mistake raises here, before anything is written
         levels.check(recipe, how, loaded)
-        if note:
-            loop.progress.say(f"note: {note}")
         if fabric.is_global_zero:
-            run_folder.describe(folder, recipe, loaded, fabric)
+            run_folder.write_records(folder, recipe, loaded, fabric)
         fabric.barrier()
         if how.refresh is None and levels.wanted(recipe):
             source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)
@@ -120,7 +118,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
 
 
 def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
-    """The recipe's data, or the caller's own instead, split by the recipe's seed and sizes."""
+    """The data of the recipe, or the caller's own, split by the recipe's seed and sizes."""
     if isinstance(given, Data):
         return given
     d = recipe.data
@@ -130,6 +128,7 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}
     found = load_data(name, root=how.root, seed=d.seed, sizes=sizes, shape=d.shape, ignore_index=d.ignore_index)
     check_common_mark(found.splits, found.name if given is not None else d.name)
+    check_inputs(found)
     return found
 
 

@@ -1,6 +1,6 @@
-"""The folder of a run: whether it may be used, what is written before the first step, and how networks are read back.
+"""The folder of a run: checks before it is used, the records written before the first step, and reading networks back.
 
-A run is data that may come from anyone. Its records carry hashes, and nothing in it leads outside the folder.
+A run may come from anyone. Its records carry hashes, and nothing in it may lead out of the folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class About:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's networks as they predict (their averages, with EMA), and what their inputs look like."""
+    """The networks of a run as they predict (with EMA, their averages), and the shape and scale of their inputs."""
 
     members: tuple[nn.Module, ...]
     recipe: Recipe
@@ -55,7 +55,7 @@ class Trained:
     shape: tuple[int, ...]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    note: str = ""  # what a person should know about the run's files
+    note: str = ""  # for people, about checkpoints that were skipped
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -66,7 +66,8 @@ def load(run: str | Path, network: Own | None = None) -> Trained:
 
     `network` is for a run of your own network: the network, a function that makes one, or `module:factory`.
     """
-    notes = [check_records(Path(run))]
+    check_records(Path(run))
+    notes: list[str] = []
     folder = chosen(Path(run))
     if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
         raise FileError(f"{folder} is not a run: it has no recipe.json; give a folder that `calibrant train -o` wrote")
@@ -93,28 +94,25 @@ def load(run: str | Path, network: Own | None = None) -> Trained:
             why = " ".join(str(error).split())[:200]
             raise FileError(f"the weights of {folder} do not fit its recipe.json and data.json: {why}") from error
         members.append(member.eval())
-    note = "; ".join(text for text in notes if text)
-    return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
+    about_inputs = (about.classes, about.shape, about.mean, about.std)
+    return Trained(tuple(members), recipe, found.epoch, *about_inputs, note="; ".join(notes))
 
 
-def check_records(folder: Path) -> str:
+def check_records(folder: Path) -> None:
     """Refuse a run with an edited or damaged record, or a link that leads outside, whatever is read from it later.
 
-    Covers the run's grid points and its vanilla twin too. Returns what a person should know about the run."""
+    The records of its grid points and of its vanilla twin are checked too."""
     check_links(folder)
-    unhashed: list[str] = []
     for path in visible(folder, "**/*.json"):
         if path.stem in RECORDS:
-            hashed.read(path, unhashed.append)
-    note = f"{folder}: {len(unhashed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
-    return note if unhashed else ""
+            hashed.read(path)
 
 
 def read_about(folder: Path) -> About:
     path = folder / "data.json"
     try:
         return build(About, hashed.read(path))
-    except (InputError, KeyError) as error:  # only possible where there is no hash
+    except (InputError, KeyError) as error:
         raise FileError(f"{path}: {error}") from error
 
 
@@ -132,7 +130,7 @@ def chosen(folder: Path, which: str = "chosen") -> Path:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run or a search. Refuse one that holds something else or that another process uses."""
+    """Lock the folder of a run or a search. Refuse a folder that holds something else or that another process uses."""
     atomic.check_place(folder, "keep the run in")
     outputs.check_target(folder, outputs.RUN)
     check_links(folder)
@@ -140,19 +138,17 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_recipe(folder: Path, recipe: Recipe) -> str:
-    """Refuse a folder with another recipe's training, naming what differs. Nothing is written yet.
-
-    Returns what a person should know about the folder."""
-    note = check_records(folder)
+def check_recipe(folder: Path, recipe: Recipe) -> None:
+    """Refuse a folder with another recipe's training or search, naming the settings that differ."""
+    check_records(folder)
     there = folder / "recipe.json"
-    if there.is_file():
-        old, new = read(there).content(), recipe.content()
-        differ = sorted(k for k in new if old.get(k) != new[k])
-        # without a checkpoint nothing of the old run can be lost: it failed before the end of its first epoch
-        if differ and checkpoint.exists(folder / "checkpoint"):
-            raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    return note
+    begun = any(checkpoint.exists(path) for path in (folder / "checkpoint", *visible(folder, "points/*/checkpoint")))
+    if not there.is_file() or not begun:  # nothing can be lost: no training reached the end of its first epoch
+        return
+    old, new = read(there).content(), recipe.content()
+    differ = sorted(k for k in new if old.get(k) != new[k])
+    if differ:
+        raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
 
 
 def check_data(folder: Path, data: Data) -> None:
@@ -178,8 +174,8 @@ def _learned(about: About) -> dict[str, Any]:
     return {"classes": about.classes, "shape": list(about.shape), **sizes}
 
 
-def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
-    """Record what is about to run, with what, and on what data."""
+def write_records(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
+    """Write the records of a training that is about to begin: its recipe, data and environment."""
     folder.mkdir(parents=True, exist_ok=True)
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
     # the recipe first: the folder counts as a run as soon as it is there

@@ -1,8 +1,8 @@
-"""Choose among trainings: every point of a grid is its own run, and the best one on the named split is the result.
+"""Choose among trainings: every point of a grid is a run of its own, and the best one on the named split is the result.
 
-`RUN/selection.json` records every point, what was chosen by which criterion on which split, and what an oracle (who
-sees the test labels) would have chosen. A choice made on test is called an oracle choice. A search can be resumed
-because its runs can.
+`RUN/selection.json` records all points, the criterion and the split of the choice, the chosen point, and the point
+that an oracle, who sees the test labels, would have chosen. A choice made on test is called an oracle choice. A search
+can be resumed because its runs can.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibrant.metrics import METRICS
 from calibrant.training import levels, run_folder
 from calibrant.training.components import components, known_of
 from calibrant.training.progress import TensorBoard
-from calibrant.training.recipe import Recipe, digest, read
+from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import PREDICTED, Given, How, data_of, train
 from calibrant.types import SCHEMA, Split, jsonable
 
@@ -48,7 +48,9 @@ def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Cal
     for _, each in grid:  # find a mistake in any point before the first one trains
         components(each, {**known_of(loaded), **how.handed})
         levels.check(each, how, loaded)
-    _prepare(folder, recipe, say)
+    run_folder.check_recipe(folder, recipe)
+    (folder / "points").mkdir(parents=True, exist_ok=True)
+    hashed.write(folder / "recipe.json", recipe.plain())
     points: list[Point] = []
     for settings, each in grid:
         point = _point(folder, settings)
@@ -96,14 +98,3 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
     if cost(chosen) == float("inf"):
         raise InputError(f"no point of the grid has {criterion!r} on {str(split)!r}; choose another criterion or split")
     return chosen
-
-
-def _prepare(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
-    note = run_folder.check_records(folder)
-    there = folder / "recipe.json"
-    if there.is_file() and read(there).key() != recipe.key():
-        raise InputError(f"{folder} holds a run with other settings; choose another folder")
-    (folder / "points").mkdir(parents=True, exist_ok=True)
-    if note:
-        say(f"note: {note}")
-    hashed.write(there, recipe.plain())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -37,7 +37,7 @@ class Choice:
 
 
 def build(cls: type[T], table: Mapping[str, Any], path: str = "") -> T:
-    """A frozen record from a plain table; missing keys take their defaults."""
+    """Build a frozen record from a plain table; missing keys take their defaults."""
     hints = get_type_hints(cls)
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key in table:
@@ -101,7 +101,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def typed(settings: Mapping[str, Any], key: str) -> Any:
-    """The value that command-line settings give to the dotted key, alone or inside a table; None if they do not."""
+    """The value that command-line settings give to a dotted key, directly or inside a table; None if they give none."""
     table: Any = {}
     for name, value in settings.items():
         table = assign(table, name, value)
@@ -120,28 +120,38 @@ def _as_table(value: Any, key: str) -> Mapping[str, Any]:
     raise InputError(f"key {key!r} is inside {value!r}, which has no keys")
 
 
+def check_type(hint: Any, value: Any, key: str) -> None:
+    """Refuse a value that is not of the annotated type, naming the key."""
+    _value(hint, value, key)
+
+
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
+    if hint is type(None):
+        if value is None:
+            return None
+        raise _wrong(path, "nothing", value)
     if origin is Literal:
         if value in args and type(value) in {type(a) for a in args}:
             return value
         raise InputError(f"key {path!r} is {value!r}; it must be one of {', '.join(map(repr, args))}")
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        return _value(next(a for a in args if a is not type(None)), value, path)
-    if origin is tuple:
+        return _alternative(args, value, path)
+    if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
         if not isinstance(value, (list, tuple)):
             raise _wrong(path, "a list", value)
-        return tuple(_value(args[0], v, f"{path}.{i}") for i, v in enumerate(value))
+        hints = [args[0]] * len(value) if len(args) == 1 or args[-1] is Ellipsis else list(args)
+        if len(hints) != len(value):
+            raise _wrong(path, f"a list of {len(hints)}", value)
+        return tuple(_value(hint, v, f"{path}.{i}") for i, (hint, v) in enumerate(zip(hints, value, strict=True)))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(path, "a table", value)
         return {str(k): _value(args[1], v, f"{path}.{k}") for k, v in value.items()}
     if hint is Choice:
-        return _choice(value, path)
+        return as_choice(value, path)
     if is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise _wrong(path, "a table", value)
@@ -149,7 +159,19 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     return _scalar(hint, value, path)
 
 
-def _choice(value: Any, path: str) -> Choice:
+def _alternative(hints: Sequence[Any], value: Any, path: str) -> Any:
+    """The value as the first of several types that it has; the error is the first type's."""
+    errors = []
+    for hint in hints:
+        try:
+            return _value(hint, value, path)
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def as_choice(value: Any, path: str) -> Choice:
+    """A name or a table with a name, as in `loss = "focal"` and `loss = {name = "focal", gamma = 3}`."""
     if isinstance(value, str):
         return Choice(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
@@ -158,8 +180,8 @@ def _choice(value: Any, path: str) -> Choice:
 
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:
-    # bool is an int in Python, but `epochs = true` is a mistake
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    # bool is an int in Python, but `epochs = true` is a mistake; so is nan, which TOML can write
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -30,7 +30,7 @@ WARM_STEPS = 3
 """Eager steps on a side stream before capture, in which libraries choose algorithms and allocate workspaces."""
 
 
-LONG = 4_000_000
+WORTH_COMPILING = 4_000_000
 """Compiling takes about a minute, which pays off for trainings of more images than this."""
 
 
@@ -62,8 +62,8 @@ class Member:
 
 
 @contextmanager
-def tuned(device: torch.device) -> Iterator[None]:
-    """Let cuDNN time its algorithms once per shape, since shapes never change in training. CUDA only; undone after."""
+def tuned_cudnn(device: torch.device) -> Iterator[None]:
+    """Inside, cuDNN times its algorithms once per shape, because shapes do not change in training. CUDA only."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or device.type == "cuda"
     try:
@@ -116,9 +116,9 @@ class Step:
         return loss.detach(), hits.sum() if hits.ndim == 1 else (hits & labelled).sum() / labelled.sum() * len(x)
 
     def _threads(self, loss: Tensor) -> AbstractContextManager[Any]:
-        """On CUDA, autograd starts its own thread, and an eager step that is limited by its launches waits for it.
+        """Keep autograd in the calling thread on CUDA: a step that is limited by its launches would wait for another.
 
-        On an H200 a ResNet-18's step takes Python 5.7 ms in the calling thread instead of 6.4 (batch 512)."""
+        On an H200, Python needs 5.7 ms for a step of ResNet-18 at batch 512, instead of 6.4."""
         alone = self.alone and loss.is_cuda and self.world == 1
         return torch.autograd.set_multithreading_enabled(False) if alone else nullcontext()
 
@@ -192,8 +192,8 @@ def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
         mine.copy_(theirs)
 
 
-def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
-    """The engine that a recipe runs with, and why `auto` did not take the fastest one, if so."""
+def choose_engine(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
+    """Return (the engine that a recipe runs with, why `auto` did not choose the fastest one, or "")."""
     if recipe.engine != "auto":
         return recipe.engine, ""
     if device != "cuda":
@@ -203,11 +203,11 @@ def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[A
     history = [type(p).__name__ for p in penalties if isinstance(p, Stateful)]
     if history:
         return "eager", f"steps run eagerly: the penalty {history[0]} keeps a history, which cannot be captured"
-    return ("compile+graph" if items * recipe.epochs >= LONG else "graph"), ""
+    return ("compile+graph" if items * recipe.epochs >= WORTH_COMPILING else "graph"), ""
 
 
-class CompiledOr:
-    """A network that is compiled at its first call. If that fails, it runs uncompiled, and one line says so."""
+class CompiledIfPossible:
+    """Compile a network at its first call. If that fails, it runs uncompiled, and one line says so."""
 
     def __init__(self, network: nn.Module, say: Callable[[str], None]) -> None:
         self.network, self.say = network, say

@@ -35,8 +35,11 @@ class CCAT:
     mixes_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.epsilon <= 0 or not 0 <= self.fraction <= 1:
-            raise InputError(f"epsilon > 0 and fraction in [0, 1], got {self.epsilon} and {self.fraction}")
+        if not (self.epsilon > 0 and self.rho >= 0 and 0 <= self.fraction <= 1):
+            raise InputError(
+                "epsilon must be positive, rho 0 or more and fraction in [0, 1], "
+                f"got {self.epsilon}, {self.rho} and {self.fraction}"
+            )
 
     def __call__(
         self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator

@@ -23,8 +23,10 @@ class CutMix(Mixing):
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.alpha < 0 or not 0 <= self.probability <= 1:
-            raise InputError(f"alpha ≥ 0 and probability in [0, 1], got {self.alpha} and {self.probability}")
+        if not (self.alpha >= 0 and 0 <= self.probability <= 1):
+            raise InputError(
+                f"alpha must be 0 or more and probability in [0, 1], got {self.alpha} and {self.probability}"
+            )
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """One batch of images and soft targets, mixed; for your own training loop."""

@@ -49,7 +49,7 @@ class Mixup(Mixing):
     per_item: bool = False
 
     def __post_init__(self) -> None:
-        if self.alpha < 0:
+        if not self.alpha >= 0:
             raise InputError(f"alpha must not be negative, got {self.alpha}; 0 switches mixup off")
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:

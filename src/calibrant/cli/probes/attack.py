@@ -45,11 +45,11 @@ def attack(request: Request) -> Probed:
     def measure(model: Reference) -> Measured:
         networks = [m.to(request.device) for m in model.members]
         predictor: Any = networks[0] if len(networks) == 1 else DeepEnsemble(networks)
-        said = "the network" if len(networks) == 1 else f"the pool of its {len(networks)} members"
+        attacked = "the network" if len(networks) == 1 else f"the pool of its {len(networks)} members"
         if ensemble == "dropout":
             if len(networks) > 1:
                 raise InputError(f"{model.name} has {len(networks)} members; --ensemble dropout takes one network")
-            predictor, said = MCDropout(networks[0], members), f"the pool of {members} dropout masks"
+            predictor, attacked = MCDropout(networks[0], members), f"the pool of {members} dropout masks"
         bounds = Bounds(mean=model.mean, std=model.std)
         batches = list(request.batches(model, split))
         rows: list[dict[str, Any]] = []
@@ -71,7 +71,7 @@ def attack(request: Request) -> Probed:
                 }
             )
         n = len(next(iter(arrays.values())))
-        return {"split": split, "items": n, "predictor": said, "attacks": rows}, arrays
+        return {"split": split, "items": n, "predictor": attacked, "attacks": rows}, arrays
 
     items = distances.items_hash(request.part(split))
     settings = {"items": items, "attacks": names, "epsilon": budgets, "ensemble": ensemble, "members": members}

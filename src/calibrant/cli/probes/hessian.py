@@ -49,7 +49,7 @@ def hessian(request: Request) -> Probed:
         density = hessian_density(network, few, **DENSITY, **common)
         trace = hessian_trace(network, few, products=TRACE, **common)
         record = {
-            "loss": found.said,
+            "loss": found.description,
             "batches": len(found.batches),
             "batch": len(found.batches[0][1]),
             "density_batches": len(few),

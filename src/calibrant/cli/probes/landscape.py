@@ -40,7 +40,7 @@ def landscape(request: Request) -> Probed:
         network = request.network(model)
         held = objective(request, model, count)
         options: dict[str, Any] = {"points": points, "loss": held.loss, "masks": masks if dropouts(network) else 0}
-        said = "random, filter-normalised directions"
+        description = "random, filter-normalised directions"
         if others:
             plane = plane_through(network, *(each.state_dict() for (each,) in others))
             x, y = zip(*plane.marks, strict=True)
@@ -49,7 +49,7 @@ def landscape(request: Request) -> Probed:
                 "a": (min(x) - MARGIN, max(x) + MARGIN),
                 "b": (min(y) - MARGIN, max(y) + MARGIN),
             }
-            said = f"the plane through {model.name}, {' and '.join(through)}"
+            description = f"the plane through {model.name}, {' and '.join(through)}"
         rows = request.place("landscape") / f"{digest([settings, network_hash(model.members)])[:16]}.rows"
         title = f"landscape of {model.name}"
         found = loss_landscape(
@@ -63,9 +63,9 @@ def landscape(request: Request) -> Probed:
         record = {
             "points": points,
             "batches": len(held.batches),
-            "plane": said,
+            "plane": description,
             "marks": found.marks,
-            "loss": held.said,
+            "loss": held.description,
         }
         return record, {"a": found.a, "b": found.b, "each": found.each}
 
@@ -86,8 +86,10 @@ def panel(found: Sequence[Result]) -> Panel:
         a, b = each.a.numpy(), each.b.numpy()
         for mask, loss in enumerate(each.loss[:SHOWN].numpy()):
             word = f", mask {mask + 1} of {len(each.loss)}" if len(each.loss) > 1 else ""
-            said = compared([found[0], r], [rises[0], rises[i]], "the rise of the loss") if i and not mask else ""
-            caption = f"{r.name}{word}: lines of equal loss; the farther apart they lie, the flatter the loss. {said}"
+            verdict = compared([found[0], r], [rises[0], rises[i]], "the rise of the loss") if i and not mask else ""
+            caption = (
+                f"{r.name}{word}: lines of equal loss; the farther apart they lie, the flatter the loss. {verdict}"
+            )
             figures.append(Figure(contour(a, b, loss, levels, each.marks), caption.strip()))
         caption = f"{r.name}: the same as a surface, cut off at a loss of {plain(float(levels[-1]))}."
         figures.append(Figure(surface(a, b, each.loss.mean(0).numpy(), levels), caption))

@@ -31,7 +31,7 @@ class Objective:
     batches: list[tuple[Tensor, Tensor]]
     loss: Loss
     weight_decay: float
-    said: str
+    description: str
 
 
 def recipe_of(model: Reference) -> Recipe | None:

@@ -64,8 +64,8 @@ def panel(found: Sequence[Result]) -> Panel:
     epochs = {r.name: [Epoch(**row) for row in r.record["epochs"]] for r in found}
     figures, rows = [], []
     for name, each in epochs.items():
-        said = f"{name}: NLL over the epochs. Where the network's rises and PEP's does not, PEP undoes overfitting."
-        figures.append(Figure(overfitting_curves([each]), said))
+        caption = f"{name}: NLL over the epochs. Where the network's rises and PEP's does not, PEP undoes overfitting."
+        figures.append(Figure(overfitting_curves([each]), caption))
         last, rho = each[-1], _rho(each)
         cells = [plain(v) for v in (last.overfitting, last.effect, last.sigma)]
         rows.append((name, *cells, plain(rho, 2)))

@@ -69,11 +69,11 @@ def panel(found: Sequence[Result]) -> Panel:
     changes = [(r.name, (r.arrays["pooled"].exp() - r.arrays["baseline"].exp()).tolist()) for r in found]
     ax = histogram(changes, "change of p(true)", "items")
     plain_log(ax, "symlog", linthresh=1)
-    said = "Items on the right get a likelier true class by PEP. "
-    said += compared(found, gains, "PEP's gain in log-likelihood")
-    if still := [r.name for r in found if r.record["sigma"] == 0]:
-        said += f" For {' and '.join(still)} the best σ is 0: no perturbation. Pass --sigma to try one."
-    figures = [Figure(ax, said.strip())]
+    caption = "Items on the right get a likelier true class by PEP. "
+    caption += compared(found, gains, "PEP's gain in log-likelihood")
+    if unchanged := [r.name for r in found if r.record["sigma"] == 0]:
+        caption += f" For {' and '.join(unchanged)} the best σ is 0: no perturbation. Pass --sigma to try one."
+    figures = [Figure(ax, caption.strip())]
     for r in found:
         for place in r.record["largest_corrected"][:EXAMPLES]:
             figures.append(Figure(_members(r, place), _example(r, place)))

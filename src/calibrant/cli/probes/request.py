@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import say
-from calibrant.cli.model_data import Inputs, data_name, device_of, fed, model_data, say_notes
+from calibrant.cli.model_data import Inputs, data_name, device_of, model_data, normalisation_of, say_notes
 from calibrant.cli.options import separated
 from calibrant.errors import InputError
 from calibrant.files import atomic
@@ -110,12 +110,12 @@ class Request:
 
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data or has other classes, before anything is computed."""
-        from calibrant.cli.answers import agree, on_blank_items
+        from calibrant.cli.model_check import blank_outputs, check_outputs
         from calibrant.functional.inputs import as_split
 
         every, split = (*self.models, *self.runs), as_split(self.splits[0])
-        answers = on_blank_items([model.name for model in every], every, self.data, split, -1)
-        agree(answers, self.data.name, self.data.classes, self.data[split].y)
+        outputs = blank_outputs([model.name for model in every], every, self.data, split, -1)
+        check_outputs(outputs, self.data.name, self.data.classes, self.data[split].y)
 
     def network(self, model: Reference) -> nn.Module:
         """Return the model's first member, on the device."""
@@ -166,7 +166,6 @@ def resolved(
     runs: Sequence[str],
     split: str,
     limit: int | None,
-    data: str | None,
     inputs: Inputs,
     out: Path | None,
     device: str,
@@ -183,7 +182,7 @@ def resolved(
     place = device_of(device)
     found = tuple(resolve(model) for model in (*models, *runs))
     first = found[0]
-    name = data_name(data, first)
+    name = data_name(inputs.data, first)
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:
         raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
@@ -193,7 +192,7 @@ def resolved(
         _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
         _say_recipes([models[0], *runs], [first, *found[len(models) :]])
     say_notes(found)
-    fed_by = (fed(model, loaded, name, moments) for model in found)
+    fed_by = (normalisation_of(model, loaded, name, moments) for model in found)
     found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
     compared, more = found[: len(models)], found[len(models) :]
     kept = store if out is not None else store / "probe"
@@ -235,7 +234,7 @@ def _check_store(
     from calibrant.types import Split
 
     folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
-    if atomic.takes_files(folder / ruler):
+    if atomic.is_writable(folder / ruler):
         return
-    if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
+    if distances.needs_attack(model.members, data, parts, folder, ruler=ruler, limit=limit):
         atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it

@@ -35,7 +35,7 @@ def robustness(request: Request) -> Probed:
     request.rehearse()
     # every forward pass comes before the first attack, so that a network that is refused has cost nothing
     every = (*request.models, *request.runs)
-    said = {split: [request.predictions(model, split) for model in every] for split in request.splits}
+    predicted = {split: [request.predictions(model, split) for model in every] for split in request.splits}
     record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": 1 + len(request.runs), "splits": {}}
     shown, panels, audited = [], [], []
     for split in request.splits:
@@ -50,7 +50,7 @@ def robustness(request: Request) -> Probed:
             progress=request.progress,
         )
         level = cut(found.distance, count)
-        each, more = said[split][: len(names)], said[split][len(names) :]
+        each, more = predicted[split][: len(names)], predicted[split][len(names) :]
         by_level = [
             calibration_by_level([p, *(() if i else more)], level, distance=found.distance, of=of, name=names[i])
             for i, p in enumerate(each)

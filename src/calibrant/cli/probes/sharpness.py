@@ -81,11 +81,11 @@ def panel(found: Sequence[Result]) -> Panel:
 
 
 def _verdict(found: Sequence[Result]) -> str:
-    said = []
+    sentences = []
     for r in found:
         last = r.record["sizes"][-1]
         low, high = last["variance"]["low"], last["variance"]["high"]
         word = "within" if low <= last["predicted_variance"] <= high else "outside"
-        said.append(f"{r.name}, N = {last['size']}: Eq. 27 lies {word} the interval.")
-    said.append(compared_estimates(found, [r.record["sizes"][0]["variance"] for r in found], "V[L] of one mask"))
-    return " ".join(said).strip()
+        sentences.append(f"{r.name}, N = {last['size']}: Eq. 27 lies {word} the interval.")
+    sentences.append(compared_estimates(found, [r.record["sizes"][0]["variance"] for r in found], "V[L] of one mask"))
+    return " ".join(sentences).strip()

@@ -25,24 +25,25 @@ SEEDS = (
 
 def compared(found: Sequence[Result], values: Sequence[Tensor], what: str) -> str:
     """Say whether each network's `what` differs from the first's, item by item; empty for a single network."""
-    first, said = found[0].name, []
+    first, sentences = found[0].name, []
     for other, theirs in zip(found[1:], values[1:], strict=True):
         if theirs.shape == values[0].shape:
-            said.append(_said(first, other.name, what, paired_difference(values[0], theirs, len(found) - 1)))
+            sentences.append(_sentence(first, other.name, what, paired_difference(values[0], theirs, len(found) - 1)))
         else:
-            said.append(f"{other.name} was not measured on the same items as {first}: not compared.")
-    return " ".join(said)
+            sentences.append(f"{other.name} was not measured on the same items as {first}: not compared.")
+    return " ".join(sentences)
 
 
 def compared_estimates(found: Sequence[Result], estimates: Sequence[dict[str, Any]], what: str) -> str:
-    """Say the same of numbers that have intervals of their own."""
+    """Say whether each network's number differs from the first's, where each number has an interval of its own."""
     first, *others = (Estimate(e["value"], e["low"], e["high"]) for e in estimates)
     each = zip(found[1:], others, strict=True)
-    said = (_said(found[0].name, r.name, what, independent_difference(first, e, len(others))) for r, e in each)
-    return " ".join(said)
+    return " ".join(
+        _sentence(found[0].name, r.name, what, independent_difference(first, e, len(others))) for r, e in each
+    )
 
 
-def _said(first: str, other: str, what: str, difference: Difference) -> str:
+def _sentence(first: str, other: str, what: str, difference: Difference) -> str:
     e = difference.estimate
     if e.value is None:
         return f"{other} and {first}: {what} does not exist for both ({e.reason})."
@@ -57,7 +58,8 @@ def _said(first: str, other: str, what: str, difference: Difference) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}")
+    """Return a difference with its sign; 0 has none."""
+    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") if value else "0"
 
 
 def plain(value: float | None, digits: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""A predictor under shift: which cells a suite has, their images, their logits (kept, resumable), and the numbers."""
+"""A predictor under shift: the cells of a suite, their images, their logits (stored, resumable), and the numbers."""
 
 from __future__ import annotations
 

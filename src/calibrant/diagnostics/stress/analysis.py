@@ -1,6 +1,6 @@
-"""Logits of cells → numbers: how accuracy, calibration and refinement fall, what breaks first, what calibrators keep.
+"""From the logits of cells to numbers: how accuracy, calibration and refinement fall under shift.
 
-`breaks` is defined on accuracy: the first severity at which the paired 95% interval of the loss against clean lies
+A corruption breaks a model at the first severity where the paired 95% interval of the accuracy lost against clean lies
 above `tolerance`. Calibrators are fitted on clean calibration data and applied to every cell, as they would be in use.
 """
 
@@ -33,25 +33,25 @@ from calibrant.shifts.frequency import FREQUENCIES
 from calibrant.types import Estimate, Predictions, Report, Split
 
 TOLERANCE = 0.10
-"""Accuracy that a model may lose before it counts as broken."""
+"""The accuracy that a model may lose before it counts as broken."""
 
 SHIFT_METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
-AS_IT_IS = "none"
+NO_CALIBRATOR = "none"
 
 
 @dataclass(frozen=True)
 class Broken:
-    """One type: where it breaks the model (None: nowhere in the suite), and what is left there."""
+    """One type of corruption: the severity that breaks the model (None: no severity), and the accuracy left there."""
 
     type: str
     severity: int | None
     accuracy: float
-    loss: float  # accuracy lost against clean at that severity (or at the worst one)
+    loss: float  # accuracy lost against clean at that severity, or at the worst one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything a stress run found; `None` or empty where a suite was not asked for."""
+    """The numbers of a stress run; None or empty where a suite was not asked for."""
 
     clean: Report
     clean_predictions: Predictions
@@ -59,7 +59,7 @@ class Outcome:
     broken: tuple[Broken, ...] = ()
     calibrators: Mapping[str, Mapping[int, Mapping[str, float | None]]] = field(default_factory=dict)
     ood: Mapping[str, OODReport] = field(default_factory=dict)
-    entropies: Mapping[str, Tensor] = field(default_factory=dict)  # of clean ("") and of each foreign set
+    entropies: Mapping[str, Tensor] = field(default_factory=dict)  # by foreign set; "" is clean
     natural: Mapping[str, Report] = field(default_factory=dict)
     perturbations: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     frequency: Mapping[float, Estimate] = field(default_factory=dict)  # accuracy
@@ -96,14 +96,14 @@ def analyse(
     resampling: Resampling | None = Resampling(),  # noqa: B008
     notes: tuple[str, ...] = (),
 ) -> Outcome:
-    """The numbers of all cells. `maps` are fitted calibrators by name; `reference` another model's corruption cells."""
-    said = {
+    """Return the numbers of all cells. `maps` are fitted calibrators, `reference` another model's corruption cells."""
+    predicted = {
         cell: predictions_of(arrays, raw, classes)
         for cell, arrays in cells.items()
         if cell.kind not in ("outside", "perturbation")
     }
-    clean = said[Cell("clean")]
-    corrupted = {(c.name, c.severity): p for c, p in said.items() if c.kind == "corruption"}
+    clean = predicted[Cell("clean")]
+    corrupted = {(c.name, c.severity): p for c, p in predicted.items() if c.kind == "corruption"}
     report: CorruptionReport | None = None
     broken: tuple[Broken, ...] = ()
     scores = {key: reduce(p, classwise=False) for key, p in corrupted.items()}
@@ -123,7 +123,7 @@ def analyse(
         calibrators={} if maps is None else calibrated(clean, corrupted, maps),
         ood=ood,
         entropies=entropies,
-        natural={c.name: judged(p, resampling) for c, p in said.items() if c.kind == "natural"},
+        natural={c.name: judged(p, resampling) for c, p in predicted.items() if c.kind == "natural"},
         perturbations={
             cell.name: steadiness(cell.name, arrays, resampling)
             for cell, arrays in cells.items()
@@ -131,7 +131,7 @@ def analyse(
         },
         frequency={
             FREQUENCIES[c.severity - 1]: judged(p, resampling, ("accuracy",))["accuracy"]
-            for c, p in said.items()
+            for c, p in predicted.items()
             if c.kind == "frequency"
         },
         notes=notes,
@@ -151,7 +151,7 @@ def predictions_of(
 
 
 def breaks(clean: Scores, cells: Mapping[Key, Scores], tolerance: float) -> tuple[Broken, ...]:
-    """Every type, the one that breaks the model at the lowest severity first, then by the accuracy that is left."""
+    """Return every type of corruption, sorted by the severity that breaks the model, then by the accuracy left."""
     base = (clean.predicted == clean.labels).double()
     out = []
     for name in dict.fromkeys(c for c, _ in cells):
@@ -164,7 +164,7 @@ def breaks(clean: Scores, cells: Mapping[Key, Scores], tolerance: float) -> tupl
 
 
 def _loss(base: Tensor, clean: Scores, scores: Scores) -> tuple[float, float, float]:
-    """(accuracy, what is lost against clean, the standard error of that: paired where the items are the same)."""
+    """Return (accuracy, accuracy lost against clean, its standard error); paired where the items are the same."""
     right = (scores.predicted == scores.labels).double()
     lost = float(base.mean() - right.mean())
     if scores.n == clean.n and torch.equal(scores.labels, clean.labels):
@@ -177,9 +177,9 @@ def _loss(base: Tensor, clean: Scores, scores: Scores) -> tuple[float, float, fl
 def calibrated(
     clean: Predictions, corrupted: Mapping[Key, Predictions], maps: Mapping[str, FittedMap]
 ) -> dict[str, dict[int, dict[str, float | None]]]:
-    """Calibrator → severity (0: clean) → accuracy, NLL, ECE, AUROC, averaged over the types at that severity."""
+    """Return calibrator → severity (0: clean) → accuracy, NLL, ECE, AUROC, averaged over the types at that severity."""
     out: dict[str, dict[int, dict[str, float | None]]] = {}
-    for name, fitted in {AS_IT_IS: None, **maps}.items():
+    for name, fitted in {NO_CALIBRATOR: None, **maps}.items():
         by_severity: dict[int, list[dict[str, float | None]]] = {}
         for (_, severity), p in {("", 0): clean, **corrupted}.items():
             mapped = p if fitted is None else fitted.predictions(p)
@@ -198,7 +198,7 @@ def _average(rows: list[dict[str, float | None]]) -> dict[str, float | None]:
 
 
 def steadiness(name: str, arrays: Arrays, resampling: Resampling | None) -> dict[str, Estimate]:
-    """Consistency, cross-entropy consistency, relative confidence (SS Eq. 37–39) and flip rate of one perturbation."""
+    """Return consistency, cross-entropy consistency, relative confidence (SS Eq. 37–39) and flip rate."""
     logits, labels = arrays["logits"].transpose(0, 1), arrays["labels"]
     against: Literal["previous", "first"] = "first" if PERTURBATIONS[name].unordered else "previous"
     items = {
@@ -213,7 +213,7 @@ def steadiness(name: str, arrays: Arrays, resampling: Resampling | None) -> dict
 def foreign(
     cells: Mapping[Cell, Arrays], raw: bool, clean: Predictions, binning: Binning, resampling: Resampling | None
 ) -> tuple[dict[str, OODReport], dict[str, Tensor]]:
-    """The OOD report of each foreign set against the clean test items, and the entropies that its figure shows."""
+    """Return the OOD report of each foreign set against the clean test items, and the entropies for its figure."""
     sets = {cell.name: arrays for cell, arrays in cells.items() if cell.kind == "outside"}
     if not sets or clean.k is None:
         return {}, {}
@@ -235,7 +235,7 @@ def foreign(
 
 
 def novelty_values(arrays: Arrays, raw: bool) -> dict[str, Tensor]:
-    """Every novelty score that a cell's arrays allow."""
+    """Return every novelty score that a cell's arrays allow."""
     logits = arrays["logits"]
     total = novelty.entropy(logits)
     out = {"max_probability": novelty.max_probability(logits), "entropy": total}

@@ -1,4 +1,4 @@
-"""Which cells a suite has: one for each thing that is asked of the predictor, small enough to be lost to a kill."""
+"""The cells of a suite: the units that are computed and stored one by one, so that a kill loses one cell at most."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SUITES: dict[str, str] = {
     "perturbations": "sequences that change a little from frame to frame (SS Eq. 37–39)",
     "ood": "foreign items against familiar ones (PEP §3.2, AR §5.5)",
     "frequency": "noise of one frequency after the other (SS §2.2)",
-    "natural": "re-collected test sets that are handed in (DS Table 3)",
+    "natural": "re-collected test sets that the user passes (DS Table 3)",
 }
-"""Suite → what it is. `all` is every one of them; `natural` only has cells where sets are handed in."""
+"""Suite → what it is. `all` is every suite; `natural` has cells only where the user passes sets."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One file of logits."""
+    """One set of images, and one file of logits."""
 
     kind: Kind
     name: str = ""
@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Its file's name."""
+        """The name of the cell's file, without its ending."""
         words = [self.kind, re.sub(r"[^A-Za-z0-9_.,]+", "_", self.name)] if self.name else [self.kind]
         return "-".join([*words, str(self.severity)] if self.severity else words)
 
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a suite consists of."""
+    """What the chosen suites consist of."""
 
     suites: tuple[str, ...]
     types: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Choice:
 
 
 def chosen_suites(text: str) -> tuple[str, ...]:
-    """`all`, or names separated by commas."""
+    """Return the suites that `all`, or names separated by commas, stand for."""
     if text == "all":
         return tuple(SUITES)
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
@@ -67,7 +67,7 @@ def chosen_suites(text: str) -> tuple[str, ...]:
 
 
 def planned(choice: Choice, *, calibration: bool) -> list[Cell]:
-    """Clean first, then the suites in their order."""
+    """Return the cells: clean first, then the suites in their order."""
     cells = [Cell("clean")] + ([Cell("calibration")] if calibration else [])
     if "natural" in choice.suites:
         cells += [Cell("natural", name) for name in choice.natural]
@@ -84,6 +84,7 @@ def planned(choice: Choice, *, calibration: bool) -> list[Cell]:
 
 
 def _distinct(cells: Sequence[Cell]) -> None:
+    """Refuse two cells with one file name."""
     seen: dict[str, Cell] = {}
     for cell in cells:
         if cell.key in seen:

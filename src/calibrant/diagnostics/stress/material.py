@@ -1,7 +1,7 @@
-"""The raw images of every cell, batch by batch on the device: from memory, from a folder, or corrupted on the way.
+"""The raw images of every cell, batch by batch on the device: from memory, from a folder, or corrupted on the fly.
 
-One batch is in memory at a time, beside the test set itself. Randomness goes by the item's place in its data set, so a
-cell does not depend on the batch size, nor an item on the others (`--limit`).
+Only one batch is in memory at a time, beside the test set itself. Randomness depends on an item's index in its data
+set, so a cell does not depend on the batch size, nor an item on which others are chosen (`--limit`).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from calibrant.types import Split
 
 @dataclass(frozen=True)
 class Material:
-    """Test items (and calibration items), and where the shifted ones come from."""
+    """Test items, calibration items, and the source of the shifted ones."""
 
     part: Part
     shape: tuple[int, ...]
     calibration: Part | None = None
-    corruptions: CorruptionFolder | CorruptionImages | None = None  # None: made here
+    corruptions: CorruptionFolder | CorruptionImages | None = None  # None: corrupted here
     outside: Callable[[str], OODImages] | None = None
     natural: Mapping[str, Part] = field(default_factory=dict)
     seed: int = 0
     batch: int = 500
-    sequence: int | None = None  # frames of a perturbation; None: as published
+    sequence: int | None = None  # frames of a perturbation; None: as many as published
     limit: int | None = None
     device: torch.device | str = "cpu"
-    made: dict[str, Any] = field(default_factory=dict)  # foreign sets, once they are needed
+    made: dict[str, Any] = field(default_factory=dict)  # foreign sets that were loaded
 
     def batches(self, cell: Cell) -> Iterator[Tensor]:
-        """Raw images [n, C, H, W], uint8 or floats in [0, 1]."""
+        """Yield raw images [n, C, H, W], uint8 or floats in [0, 1]."""
         if cell.kind == "corruption" and self.corruptions is None:
             for x, index in self._raw(self.part):
                 yield corrupt(x, cell.name, cell.severity, self.seed, index=index)
@@ -65,14 +65,15 @@ class Material:
             yield x
 
     def labels(self, cell: Cell) -> Tensor | None:
+        """Return the labels of a cell; foreign items have none."""
         return None if cell.kind == "outside" else self._part(cell).y
 
     def frames(self, cell: Cell) -> int:
-        """Images that one item gives."""
+        """Return the number of images per item."""
         return self.sequence or PERTURBATIONS[cell.name].published if cell.kind == "perturbation" else 1
 
     def said(self, cell: Cell) -> str:
-        """What was done to foreign images to make them fit."""
+        """Return what was done to foreign images to make them fit."""
         return self.foreign(cell.name).said if cell.kind == "outside" else ""
 
     def _part(self, cell: Cell) -> Part:
@@ -97,6 +98,7 @@ class Material:
         return self.part
 
     def foreign(self, name: str) -> OODImages:
+        """Return a foreign set; it is loaded once."""
         assert self.outside is not None
         if name not in self.made:
             self.made[name] = self.outside(name)
@@ -109,7 +111,7 @@ class Material:
             raise InputError(f"{title}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(self.shape)}")
 
     def _raw(self, part: Part, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """(images on the device, the items' places)."""
+        """Yield (images, their indices) on the device."""
         step = size or self.batch
         for start in range(0, part.n, step):
             span = slice(start, start + step)
@@ -121,14 +123,14 @@ class Material:
 
 
 def images_only(part: Part, name: str) -> Part:
-    """The part, refused unless its items are images with one label each."""
+    """Return the part; refuse it unless its items are images with one label each."""
     if part.y.ndim != 1 or (part.items is None and part.x.ndim != 4):
         raise InputError(f"{name}: stress is for images with one class each; these items are {tuple(part.x.shape[1:])}")
     return part
 
 
 def content(part: Part) -> str:
-    """Hash of labels and of images (of files: their names and sizes): others under the same name are other items."""
+    """Return a hash of labels and images (for files: names and sizes), to tell other items of the same name."""
     if isinstance(part.items, ImageFolder):
         files = [part.items.files[int(i)][0] for i in part.index]
         return digest(part.y, "\n".join(f"{p.name} {p.stat().st_size}" for p in files))
@@ -136,7 +138,7 @@ def content(part: Part) -> str:
 
 
 def digest(*values: Tensor | str) -> str:
-    """A short hash of tensors and texts."""
+    """Return a short hash of tensors and texts."""
     total = hashlib.sha256()
     for value in values:
         if isinstance(value, str):
@@ -147,14 +149,14 @@ def digest(*values: Tensor | str) -> str:
 
 
 def limited(part: Part, limit: int | None) -> Part:
-    """At most `limit` items, spread evenly over the part (a folder of classes is sorted by class)."""
+    """Return at most `limit` items, spread evenly over the part, because folders are sorted by class."""
     if limit is None or part.n <= limit:
         return part
     return part.take(torch.arange(limit) * part.n // limit, part.split)
 
 
 def of_arrays(images: Any, labels: Any, split: Split = Split.TEST) -> Part:
-    """A user's own images [N, C, H, W] (uint8, or floats in [0, 1]) and labels."""
+    """Return a user's own images [N, C, H, W] (uint8, or floats in [0, 1]) and labels as a part."""
     x, y = torch.as_tensor(images), torch.as_tensor(labels)
     if x.ndim == 3:
         x = x[:, None]

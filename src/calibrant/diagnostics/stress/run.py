@@ -1,4 +1,4 @@
-"""Every cell that is not there yet: make its images batch by batch, ask the subject, keep the logits."""
+"""Compute every cell that is not stored yet: make its images batch by batch, and store the subject's logits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from calibrant.errors import CalibrantError, InputError
 def run(
     subject: Subject, material: Material, cells: Sequence[Cell], folder: Folder | None = None, *, progress: bool = False
 ) -> dict[Cell, Arrays]:
-    """The arrays of all cells: `logits`, `labels` where there are any, `member_entropy` of an ensemble."""
+    """Return the arrays of all cells: `logits`, `labels` where there are any, `member_entropy` for an ensemble."""
     out: dict[Cell, Arrays] = {}
     missing = [c for c in cells if folder is None or c.key not in folder]
     for cell in with_progress(missing, "stress", show=progress):
-        arrays = _asked(subject, material, cell)
+        arrays = _computed(subject, material, cell)
         if folder is None:
             out[cell] = arrays
         else:
@@ -34,7 +34,7 @@ def run(
 
 
 def tried(subject: Subject, material: Material, model: str, data: str) -> int:
-    """How many classes the subject has, by two items, before anything is written; an error says what does not fit."""
+    """Return the number of classes, from a pass over two items; an error says what does not fit."""
     few = replace(material, part=limited(material.part, 2))
     try:
         return int(subject.answer(lambda: few.batches(Cell("clean"))).logits.shape[-1])
@@ -48,7 +48,7 @@ def tried(subject: Subject, material: Material, model: str, data: str) -> int:
 
 
 def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
-    """The images of two items of every kind of cell: what cannot be made is refused before anything is written."""
+    """Make the images of two items for every kind of cell, to refuse what cannot be made before anything is written."""
     few = replace(material, part=limited(material.part, 2), batch=2)
     seen: set[str] = set()
     for cell in plan:
@@ -59,14 +59,14 @@ def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
 
 
 def same_items(material: Material, reference: Mapping[tuple[str, int], Arrays], name: str) -> None:
-    """Refuses another model's cells of other items (by their labels), before anything is written."""
+    """Refuse a reference whose cells have other items (by their labels), before anything is written."""
     for (kind, severity), arrays in list(reference.items())[:1]:
         mine = material.labels(Cell("corruption", kind, severity))
         if mine is None or mine.tolist() != arrays["labels"].tolist():
             raise InputError(f"the reference {name} shows other items; stress it on the same data, split and limit")
 
 
-def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:
+def _computed(subject: Subject, material: Material, cell: Cell) -> Arrays:
     answer = subject.answer(lambda: material.batches(cell))
     arrays: Arrays = {"logits": answer.logits}
     frames = material.frames(cell)

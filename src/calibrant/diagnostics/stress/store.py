@@ -1,7 +1,7 @@
-"""A stress folder: settings.json, cells/KEY.npz (logits, labels), stress.json. Killed anywhere, it goes on from there.
+"""A stress folder: settings.json, cells/KEY.npz (logits, labels), stress.json. A run that was killed goes on from it.
 
-A cell is written whole or not at all, so a kill loses the cell in flight. A folder that was begun with other settings
-is refused, with the difference: its cells are about something else.
+A cell is written whole or not at all, so a kill loses only the cell that was being computed. A folder that was begun
+with other settings is refused, and the error names the difference.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Arrays = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Folder:
-    """Cells on disk under one set of settings."""
+    """The cells on disk, all computed with the same settings."""
 
     path: Path
 
     @classmethod
     def begin(cls, path: Path, settings: Mapping[str, Any]) -> Folder:
-        """The folder, new or with the same settings; else an error that names what differs."""
+        """Return the folder, new or with the same settings; an error names settings that differ."""
         outputs.check_target(path, outputs.STRESS)
         found = path / "settings.json"
         content = jsonable(dict(settings))
@@ -57,6 +57,7 @@ class Folder:
 
     @classmethod
     def existing(cls, path: Path) -> Folder:
+        """Return a folder that was begun before."""
         if not (path / "settings.json").is_file():
             raise FileError(f"{path} is not a stress folder: it has no settings.json")
         return cls(path)
@@ -77,9 +78,9 @@ class Folder:
             np.savez(stream, **held)
 
     def read(self, key: str) -> Arrays:
-        """The arrays of a cell (texts are for whoever reads the file by itself)."""
+        """Return the arrays of a cell; its texts are for other readers of the file."""
         try:
-            # numpy leaves a file open that turns out to be no archive: it is opened here
+            # opened here, because numpy does not close a file that is not an archive
             with self.file(key).open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 held = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, BadZipFile) as error:
@@ -87,7 +88,7 @@ class Folder:
         return {name: torch.from_numpy(a) for name, a in held.items() if a.dtype.kind in "fiub" and a.ndim}
 
     def corruptions(self, types: Sequence[str], severities: Sequence[int]) -> dict[tuple[str, int], Arrays]:
-        """The cells that another model is compared with (SS Eq. 34–36)."""
+        """Return the corruption cells, for the comparison with another model (SS Eq. 34–36)."""
         found = {}
         for name in types:
             for severity in severities:
@@ -99,6 +100,7 @@ class Folder:
         return found
 
     def record(self, content: Mapping[str, Any]) -> Path:
+        """Write stress.json."""
         text = json.dumps(jsonable(dict(content)), indent=1, ensure_ascii=False, allow_nan=False)
         return atomic.write_text(self.path / "stress.json", text + "\n")
 

@@ -1,4 +1,4 @@
-"""Who is stressed: a network or an ensemble, and how raw images become its input. Read once, asked for every cell."""
+"""The subject of a stress run: a network or an ensemble, and how raw images become its input."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from calibrant.errors import InputError
 from calibrant.functional.novelty import entropy
 
 Batches = Callable[[], Iterable[Tensor]]
-"""Raw images, batch after batch; called once for each member."""
+"""A function that returns the raw images, batch after batch; it is called once per member."""
 
 KEPT = 1 << 30
-"""Bytes of a cell's images that are kept for the next member; a larger cell is made anew for each."""
+"""The bytes of images that are kept in memory for the next member; larger cells are made anew for each member."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the subject says: logits [N, K] of the pooled members, and the mean entropy of the members [N]."""
+    """The subject's logits [N, K], pooled over members, and the mean entropy of the members [N]."""
 
     logits: Tensor
     member_entropy: Tensor | None = None
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Subject:
-    """`predictor` is a module, a callable on normalised images, or an ensemble; `prepare` replaces mean and std."""
+    """`predictor` is a module, a function of normalised images, or an ensemble; `prepare` replaces mean and std."""
 
     predictor: Any
     mean: Sequence[float] | None = None
@@ -49,11 +49,12 @@ class Subject:
 
     @property
     def raw(self) -> bool:
-        """Whether the logits carry the network's own scale: pooled ones do not."""
+        """Whether the logits have the network's own scale; pooled ones do not."""
         return self.members == 1
 
     @torch.inference_mode()
     def answer(self, batches: Batches) -> Answer:
+        """Return the logits for these images."""
         with torch.random.fork_rng(devices=[]):
             if isinstance(self.predictor, Ensemble):
                 return self._pooled(self.predictor, batches)
@@ -86,7 +87,7 @@ class Subject:
         return torch.cat(out)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """(x/255 − mean)/std of bytes, (x − mean)/std of floats; or what `prepare` does to images in [0, 1]."""
+        """Return (x/255 − mean)/std for bytes, (x − mean)/std for floats, or `prepare` of the images in [0, 1]."""
         unit = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         if self.prepare is not None:
             return self.prepare(unit)
@@ -101,14 +102,14 @@ class Subject:
         return (unit - mean) / std
 
     def fingerprint(self) -> str:
-        """Content hash of every weight: another network under the same name is another subject."""
+        """Return a hash of every weight, to tell another network of the same name."""
         networks = getattr(self.predictor, "models", None) or [getattr(self.predictor, "model", self.predictor)]
         states = [sorted(m.state_dict().items()) for m in networks if isinstance(m, nn.Module)]
         return digest(*(part for state in states for name, t in state for part in (name, t.detach().cpu())))
 
 
 def _kept(batches: Batches) -> Batches:
-    """The same batches without making them twice, as long as they are small."""
+    """Return the same batches from memory, if they are small enough."""
     held, size = [], 0
     for x in batches():
         size += x.numel() * x.element_size()

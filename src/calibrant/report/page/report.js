@@ -148,6 +148,7 @@
     const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     const name = () => { button.querySelector("span").textContent = dark() ? "light" : "dark"; };
     button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
     name();
   }
 

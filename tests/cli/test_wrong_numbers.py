@@ -1,4 +1,4 @@
-"""Numbers on the command line that cannot be meant: one line and exit code 2, in memory and streamed alike."""
+"""Wrong numbers on the command line: one line and exit code 2, in memory and streamed."""
 
 from __future__ import annotations
 

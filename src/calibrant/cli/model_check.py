@@ -1,4 +1,4 @@
-"""Checks the shape of the models' output on blank items against the data, before `predict` or `probe` runs anything."""
+"""Checks that the models' outputs fit the data, on a few blank items, before `predict` or `probe` computes anything."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ if TYPE_CHECKING:
     from calibrant.types import Split
 
 
-def on_blank_items(
-    model: Sequence[str], found: Sequence[Reference], loaded: Data, split: Split, class_axis: int
+def blank_outputs(
+    models: Sequence[str], found: Sequence[Reference], loaded: Data, split: Split, class_axis: int
 ) -> dict[str, Tensor]:
-    """Model → its output on blank items, classes last; empty if items differ in size, which is not known beforehand."""
+    """Model → its output on blank items, classes last. Empty for items of different sizes, where no size is known."""
     from calibrant.functional.model_output import logits_of
     from calibrant.functional.segmentation import classes_last
     from calibrant.training.networks import blank_logits
 
     return {
-        text: classes_last(logits_of(said), class_axis, f"{text}: logits")
-        for text, reference in zip(model, found if loaded.shape else (), strict=False)
-        for said in [blank_logits(text, loaded, split, reference.members[0])]
+        text: classes_last(logits_of(output), class_axis, f"{text}: logits")
+        for text, reference in zip(models, found if loaded.shape else (), strict=False)
+        for output in [blank_logits(text, loaded, split, reference.members[0])]
     }
 
 
 def known_classes(first: Reference, loaded: Data, name: str, labels: Tensor) -> Sequence[Any] | None:
-    """The class names; None where a small file or a few label maps need not show the last classes."""
+    """The class names; None if only labels show the classes, and a small file may not contain all of them."""
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
-    short = is_arrays(name) or (labels.ndim > 1 and ":" in name)
-    return classes if first.classes is not None or not short else None
+    incomplete = is_arrays(name) or (labels.ndim > 1 and ":" in name)
+    return classes if first.classes is not None or not incomplete else None
 
 
-def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:
-    """Check that every model's output fits the labels (one class per item, or a map), and that all have the same number
-    of classes: that of the data, where it is known."""
-    for text, z in answers.items():
-        _shaped(text, z, data, labels)
-    counts = {text: int(z.shape[-1]) for text, z in answers.items()}
+def check_outputs(outputs: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:
+    """Check that every output has the shape of the labels, and that all have the same number of classes.
+
+    Labels are one class per item or one map per image. The classes of the data count too, where they are known.
+    """
+    for text, z in outputs.items():
+        _check_shape(text, z, data, labels)
+    counts = {text: int(z.shape[-1]) for text, z in outputs.items()}
     first = next(iter(counts), "")
     if first and known is not None and len(known) != counts[first]:
         raise InputError(
@@ -60,24 +62,24 @@ def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None,
         check_classes(labels, counts[first], data, first)
 
 
-def _shaped(text: str, z: Tensor, data: str, labels: Tensor) -> None:
-    """[N, K] for labels [N], [N, H, W, K] for maps of labels [N, H, W]."""
-    found, due = tuple(z.shape[1:-1]), tuple(labels.shape[1:])
-    if z.ndim > 1 and found == due:
+def _check_shape(text: str, z: Tensor, data: str, labels: Tensor) -> None:
+    """Refuse anything but [N, K] for labels [N], and [N, H, W, K] for label maps [N, H, W]."""
+    found, expected = tuple(z.shape[1:-1]), tuple(labels.shape[1:])
+    if z.ndim > 1 and found == expected:
         return
-    if not due:
+    if not expected:
         remedy = "; pass label maps [N, H, W], or a network with one answer per item" if z.ndim > 2 else ""
         raise InputError(
             f"{text} returns shape {tuple(z.shape)} for {len(z)} items of {data}, which have one label each; "
             f"expected [N, K]{remedy}"
         )
-    size = _by(due)
+    size = _by(expected)
     if z.ndim < 3:
         raise InputError(
             f"{text} returns {tuple(z.shape)}, one answer per image, but the labels of {data} are maps of {size}; "
             "use a network that classifies each pixel, or one label per image"
         )
-    if tuple(z.shape[2:]) == due:
+    if tuple(z.shape[2:]) == expected:
         raise InputError(
             f"{text} returns shape {tuple(z.shape)} for {len(z)} images of {data}, whose labels are maps of {size}: "
             "expected its classes last; for [N, K, H, W] pass --class-axis 1"
