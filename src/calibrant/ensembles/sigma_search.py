@@ -59,12 +59,17 @@ def find_sigma(
     zero, top = curve.at(0.0), high * GROWTH
     if not math.isfinite(zero.log_likelihood):
         raise InputError("the model's own outputs are not finite on the calibration data; check its input and weights")
+
+    def likelihood(sigma: float) -> float:
+        return curve.at(sigma).log_likelihood
+
     if search == "golden":
         found = golden_section(curve, low, high, top, iterations)
     elif search == "bracket":
         first, step = first_guess(curve, low, high, top)
-        limits = {"low": low, "limit": top, "factor": step, "tolerance": tolerance, "flat": FLAT}
-        found = bracket(lambda sigma: curve.at(sigma).log_likelihood, zero.log_likelihood, first, **limits)
+        found = bracket(
+            likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance, flat=FLAT
+        )
     else:
         raise InputError(f"search={search!r} is unknown; use bracket or golden")
     # a smaller gain is rounding, and the model itself costs one pass instead of m
