@@ -106,7 +106,7 @@ def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor
 def perturb(
     x: Tensor, name: str, frames: int | None = None, seed: int = 0, *, index: Tensor | int | None = None
 ) -> Tensor:
-    """Make sequences [T, N, C, H, W] of images [N, C, H, W] under one perturbation; by default T is the published one."""
+    """Make sequences [T, N, C, H, W] of images [N, C, H, W] under one perturbation; T has a published default."""
     if name not in PERTURBATIONS:
         raise unknown("perturbation", name, PERTURBATIONS)
     return PERTURBATIONS[name]()(x, frames, seed, index=index)

@@ -59,7 +59,7 @@ class JpegCompression(Corruption):
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:
-    """Compress images of bytes as floats [N, 1 or 3, H, W]; still to be clipped and rounded down. Changes x in place."""
+    """Compress images of bytes as floats [N, 1 or 3, H, W]; to be clipped and rounded down. Changes x in place."""
     if x.shape[1] == 1:
         return coded(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
