@@ -118,14 +118,14 @@ def test_class_names_and_ids_on_the_page(said: Said) -> None:
     assert page.count(r"a\x1b[31m\n\u202egpj\u009b31m") > 3  # the title, the class, the ids
 
 
-def test_what_rich_lays_out_keeps_its_colours() -> None:
+def test_rich_output_keeps_its_own_colours() -> None:
     stream = io.StringIO()
     shown = Console(file=stream, force_terminal=True, color_system="standard", width=60)
     table = Table("name", "value")
     table.add_row(f"x{RED}{SECOND}", "[bold]1[/bold]")
     shown.print(table)
     shown.say(f"[green]{EVIL}", "bold")
-    shown.headed(f"[/bold]{RED}", " and more")
+    shown.say(f"[/bold]{RED}")
     text = stream.getvalue()
     assert "\x1b[1m" in text and RED not in text and "\x9b" not in text and "\u202e" not in text
     assert r"[green]a\x1b[31m\n" in text and r"[/bold]\x1b[31m" in text

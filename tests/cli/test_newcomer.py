@@ -171,11 +171,11 @@ def test_std_must_be_greater_than_zero(said: Said) -> None:
     assert code == 2 and "--std '0,0,0'" in err and not Path("out").exists()
 
 
-def test_the_advice_does_not_promise_what_the_automatic_choice_does_not_keep() -> None:
+def test_the_advice_says_whether_answers_may_change() -> None:
     from calibrant.report.steps import next_steps
 
     whole = next_steps(calibrant.evaluate(30 * Z, Y, metrics=["accuracy", "gap"]))[0]
     top1 = calibrant.predictions(labels=Y, predicted=np.zeros(200, int), confidence=np.full(200, 0.99))
     kept = next_steps(calibrant.evaluate(top1, metrics=["accuracy", "gap"]))[0]
     assert "--method" not in str(whole.command) and "may change some answers" in whole.text
-    assert "isotonic" in str(kept.command) and "without changing the answers" in kept.text
+    assert "isotonic" in str(kept.command) and "keeps every answer" in kept.text

@@ -78,6 +78,10 @@ def test_models_stand_side_by_side_on_the_levels_of_the_first(
     right = load_run(runs[1]).members[0].eval()(x).argmax(1) == y
     by_hand = [float(right[level == r].double().mean()) for r in (0, 1)]
     assert [row["accuracy"]["value"] for row in second["levels"]] == pytest.approx(by_hand)
+    assert run(["probe", *runs, "--what", "robustness", "--device", "cpu", *words]) == 0
+    gaps = [model["levels"][0]["gap"]["value"] for model in (first, second)]
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{abs(gaps[1] - gaps[0]):.3g}" in said.partition("confidence − accuracy where attacks are easiest")[2]
 
 
 def test_table_and_report(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,7 +105,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert "better in ece, nll" in " ".join(text.split()) and "several seeds" in text
     assert run(["compare", paths[0]]) == 2
-    assert "two files" in capsys.readouterr().err
+    assert "two or more files" in capsys.readouterr().err
 
 
 def test_few_items_that_agree_are_not_significant() -> None:

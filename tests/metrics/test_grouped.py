@@ -10,7 +10,7 @@ from calibrant.functional import ranking
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
-from calibrant.metrics.bootstrap import coarse, counts, draw
+from calibrant.metrics.bootstrap import counts, draw
 from calibrant.metrics.panel import Panel
 from calibrant.metrics.proper import Mean
 from calibrant.metrics.refinement import Ranked
@@ -33,7 +33,7 @@ def test_weights_of_groups_give_the_values_of_item_weights(metric, sorted_: bool
     panel = Panel(reduce(predictions(z, y, group=group)))
     order = torch.arange(len(y))
     if sorted_:
-        order, panel = coarse(panel)
+        order, panel = panel.merged_cells
     count = draw(20, 30, torch.Generator().manual_seed(1))
     by_items = metric(panel.reweighted(count[:, group[order]]))
     by_groups = metric(UnitPanel(Groups(panel, group[order], 20), count))

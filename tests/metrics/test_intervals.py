@@ -11,10 +11,11 @@ import torch
 from scipy import stats
 
 import calibrant
+from calibrant.functional.ranking import merged
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
-from calibrant.metrics.bootstrap import bootstrap, draw, merged
+from calibrant.metrics.bootstrap import bootstrap, draw
 from calibrant.metrics.calibration_cells import _binomial_quantiles
 from calibrant.metrics.intervals import CAVEATS, SHORT
 from calibrant.metrics.panel import Panel
@@ -80,13 +81,11 @@ def test_influence_is_the_effect_of_one_more_item() -> None:
 
 
 def test_merging_ranks_hardly_changes_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibrant.metrics import bootstrap as module
-
-    panel = Panel(reduce(calibrant.predictions(*world(3000, 2))))
+    scores = reduce(calibrant.predictions(*world(3000, 2)))
     chosen = [METRICS[n] for n in ("auroc", "aurc", "aupr_error")]
-    ((rough_value, rough),) = bootstrap([panel], chosen, 200, 0)
-    monkeypatch.setattr(module, "CELLS", 10**9)
-    ((exact_value, exact),) = bootstrap([panel], chosen, 200, 0)
+    ((rough_value, rough),) = bootstrap([Panel(scores)], chosen, 200, 0)
+    monkeypatch.setattr("calibrant.metrics.panel.CELLS", 10**9)
+    ((exact_value, exact),) = bootstrap([Panel(scores)], chosen, 200, 0)
     for name in rough:
         deviation = (rough[name] - rough_value[name]) - (exact[name] - exact_value[name])
         assert float(deviation.std()) < 0.05 * float(exact[name].std()), name

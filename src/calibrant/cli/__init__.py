@@ -24,19 +24,19 @@ from calibrant.cli.options import unfolded
 
 VERBS: dict[str, str] = {
     "apply": "Apply a fitted map or a rule to predictions",
-    "advise": "What to use, given what you may do, from measurements that ship with the package",
-    "audit": "How trustworthy are these predictions, with intervals, and what to do next",
+    "advise": "Recommend a method, given what you may do, from measurements that ship with the package",
+    "audit": "Judge how trustworthy predictions are, with intervals, and say what to do next",
     "bench": "Measure the papers' tables again, one cell at a time, and compare",
-    "compare": "Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics",
-    "decide": "Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs",
-    "demo": "The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
+    "compare": "Test whether a predictor is better than another: paired, with Holm's correction over metrics",
+    "decide": "Choose which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs",
+    "demo": "Run the whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
     "export": "Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)",
     "fit": "Fit a map that makes confidence honest, and check that it does",
     "list": "List the methods of a family, one line each",
     "predict": "Run a model on a part of the data, alone or as an ensemble, and write its predictions",
-    "probe": "Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness",
-    "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
-    "train": "Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take",
+    "probe": "Measure why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness",
+    "stress": "Measure confidence under shift: corruptions, sequences, foreign items; an unfinished run is resumed",
+    "train": "Train by a recipe and write predictions for audit, fit and compare; an unfinished run is resumed",
 }
 """Verb → what it does. The module `calibrant.cli.VERB` is loaded when the verb is used, so that the overview and
 `--version` load neither torch nor any verb."""

@@ -34,7 +34,6 @@ def advise(
     passes: Annotated[int | None, typer.Option(help="forward passes that a prediction may take")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the rows of evidence")] = False,
 ) -> None:
-    """What to use, given what you may do, from measurements that ship with the package."""
     if method is not None:
         if retrain is not None or passes is not None:
             raise InputError("--retrain and --passes choose among methods; leave them out with one method")

@@ -40,7 +40,6 @@ def apply(
     reading: Reading,
     as_json: Json = False,
 ) -> None:
-    """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS
     kind = outputs.FILE if one_file else outputs.PARTS
     outputs.check((out, kind), inputs=[map_folder, preds, reading.labels, shift.calibration])

@@ -44,7 +44,6 @@ def audit(
     *,
     options: Options,
 ) -> None:
-    """How trustworthy are these predictions, with intervals, and what to do next."""
     computed = [m.name for m in chosen_metrics(options.names)]
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, options.reading.labels, options.rule])

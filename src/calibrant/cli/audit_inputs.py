@@ -41,6 +41,7 @@ WINDOW = 64
 class Options:
     """How `audit` reads and judges."""
 
+    intervals: Intervals = True
     metrics: Metrics = None
     bins: Bins = 15
     seed: BootstrapSeed = 0
@@ -62,7 +63,6 @@ class Options:
     workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1
     ray: Annotated[str | None, typer.Option(help="a Ray cluster that reads a stream: its address, or local")] = None
     exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False
-    intervals: Intervals = True
 
     def __post_init__(self) -> None:
         metric_names(self.metrics)

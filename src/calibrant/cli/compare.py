@@ -35,7 +35,6 @@ def compare(
     *,
     reading: Reading,
 ) -> None:
-    """Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics."""
     names = metric_names(metrics)
     sets = [how.read(path) for path, how in reading.each(preds)]
     if len(sets) < 2:

@@ -69,7 +69,6 @@ def decide(
     allow_reuse: Annotated[bool, typer.Option(help="allow a test split, or items that the map was fitted on")] = False,
     as_json: Json = False,
 ) -> None:
-    """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
     outputs.check((out, outputs.RULE), inputs=[preds, reading.labels, map_folder, promise.loss, promise.costs])
     fitted = None if map_folder is None else load(map_folder)
     p = reading.read(preds)
@@ -90,30 +89,18 @@ def table(path: Path, p: Predictions, square: bool = False) -> tuple[list[str] |
 
     Named rows are sorted into the order of the classes, and so are the columns of a `square` table.
     """
-    try:
-        with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            lines, rows = [], []
-            for row in reader:
-                if any(cell.strip() for cell in row):
-                    lines.append(reader.line_num)
-                    rows.append(row)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
-    if not rows:
-        raise FileError(f"{path}: empty; give one row of numbers for each class")
-    header = None if all(map(_numeric, rows[0])) else [cell.strip() for cell in rows.pop(0)]
-    lines = lines[len(lines) - len(rows) :]
+    rows = _rows(path)
+    header = None if all(map(_numeric, rows[0][1])) else [cell.strip() for cell in rows.pop(0)[1]]
     titled = header is not None and header[0].lower() in ("", "class", "label")
-    named = bool(rows) and (titled or not any(_numeric(row[0]) for row in rows))
+    named = bool(rows) and (titled or not any(_numeric(cells[0]) for _, cells in rows))
     numbers = []
-    for line, row in zip(lines, rows, strict=True):
-        cells = row[1:] if named else row
-        wrong = next((cell for cell in cells if not _numeric(cell)), None)
-        if wrong is not None or len(row) != len(rows[0]):
-            why = f"has {len(row)} cells, the first has {len(rows[0])}" if wrong is None else f"has {wrong!r}"
+    for line, cells in rows:
+        first = len(rows[0][1])
+        wrong = next((cell for cell in cells[named:] if not _numeric(cell)), None)
+        if wrong is not None or len(cells) != first:
+            why = f"has {len(cells)} cells, the first has {first}" if wrong is None else f"has {wrong!r}"
             raise FileError(f"{path}: line {line} {why}; give one number for each column")
-        numbers.append([float(cell) for cell in cells])
+        numbers.append([float(cell) for cell in cells[named:]])
     if not numbers or not numbers[0]:
         raise FileError(f"{path}: no numbers; give one row for each class")
     if header is not None and len(header) == len(numbers[0]) + 1 and named:
@@ -124,10 +111,23 @@ def table(path: Path, p: Predictions, square: bool = False) -> tuple[list[str] |
         raise InputError(f"{path}: {len(numbers)} rows; the predictions have {p.k} classes")
     found, known = np.array(numbers), p.classes
     if named:
-        names = [row[0].strip() for row in rows]
+        names = [cells[0].strip() for _, cells in rows]
         order = _order(path, "rows", names, known)
         found, known = found[order], tuple(names[i] for i in order)
     return header, found[:, _order(path, "columns", header, known)] if square and header is not None else found
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The (number of the line, cells) of every row that is not empty."""
+    try:
+        with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    if not rows:
+        raise FileError(f"{path}: empty; give one row of numbers for each class")
+    return rows
 
 
 def _order(path: Path, what: str, names: list[str], classes: Sequence[object] | None) -> list[int]:

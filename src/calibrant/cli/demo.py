@@ -67,7 +67,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="seed of the split, the networks and the intervals")] = 0,
     as_json: Json = False,
 ) -> None:
-    """The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report."""
     from calibrant.report import html
 
     outputs.check((out, outputs.DEMO))

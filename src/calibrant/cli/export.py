@@ -22,7 +22,6 @@ def export(
     ],
     as_json: Json = False,
 ) -> None:
-    """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
     fitted = load(map_folder)
     outputs.check((out, outputs.FILE), inputs=[map_folder])
     write(fitted, out)

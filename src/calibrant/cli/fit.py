@@ -24,6 +24,14 @@ from calibrant.types import SCHEMA
 
 SHOWN = 8
 """Candidates of the automatic choice that are printed, best first."""
+REASONS = {
+    "NLL rises": "NLL rises",
+    "AUROC": "AUROC falls",
+    "out of bounds": "out of bounds",
+    "budget": "over budget",
+    "labels": "labels",
+}
+"""Word in the reason why a candidate was not chosen → that reason in the table."""
 
 
 def fit(
@@ -44,7 +52,6 @@ def fit(
     *,
     reading: Reading,
 ) -> None:
-    """Fit a map that makes confidence honest, and check that it does."""
     outputs.check((out, outputs.MAP), inputs=[preds, reading.labels])
     chosen = dict(setting(text) for text in settings or ())
     if budget is not None:
@@ -132,17 +139,14 @@ def setting(text: str) -> tuple[str, Any]:
 
 def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the ranking, short enough for a terminal; `--json` has all of it."""
-    excess = row.get("excess")
-    reason = row.get("reason") or ""
-    short = next(
-        (word for word in ("NLL rises", "AUROC", "out of bounds", "budget", "labels") if word in reason), reason
-    )
+    excess, reason, status = row.get("excess"), row.get("reason") or "", str(row["status"])
+    why = next((short for word, short in REASONS.items() if word in reason), reason[:24])
     return {
         "method": row["method"].replace("+", " + ") + _variant(row["method"], row["settings"]),
         "held-out NLL": row["nll"]["value"] if row.get("nll") else None,
         "above best": None if not excess else f"{excess['value']:.4f} ± {(excess['high'] - excess['low']) / 2:.4f}",
         "numbers": row.get("degrees"),
-        "": _outcome(row["status"], {"AUROC": "AUROC falls", "budget": "over budget"}.get(short, short[:24])),
+        "": f"{status}: {why}" if why else "" if status == "ran" else status,
     }
 
 
@@ -153,8 +157,3 @@ def _variant(method: str, settings: Mapping[str, Any]) -> str:
     if "kind" in settings and settings["kind"] != CALIBRATORS[method]().settings()["kind"]:
         return " (1 vs rest)" if settings["kind"] == "one_vs_rest" else " (top label)"
     return " (penalty searched)" if "penalty" in settings and settings["penalty"] is None else ""
-
-
-def _outcome(status: str, why: str) -> str:
-    """The last column: `chosen`, empty for a candidate that ran, else what happened and why."""
-    return f"{status}: {why}" if why else "" if status == "ran" else str(status)

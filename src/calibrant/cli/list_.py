@@ -82,7 +82,6 @@ def list_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods of a family, one line each."""
     if family is None:
         lines = [(name, str(len(table(name))), what) for name, (_, _, what) in FAMILIES.items()]
         if as_json:

@@ -87,7 +87,6 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="seed of the ensemble and the split (runs keep theirs)")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a model on a part of the data, alone or as an ensemble, and write its predictions."""
     from calibrant import files
     from calibrant.files import atomic, outputs
 

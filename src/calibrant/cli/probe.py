@@ -51,7 +51,6 @@ def probe(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness."""
     names = separated(what)
     for name in names:
         if name not in PROBES:

@@ -95,7 +95,6 @@ def stress(
     seed: Annotated[int, typer.Option(help="seed of the shifts, the ensemble and the bootstrap")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli.stress_inputs import load_model, material_of, subject_of
     from calibrant.data.ood import usual_ood
     from calibrant.decisions.storage import load_rule

@@ -79,7 +79,6 @@ def train(
     *,
     execution: Execution,
 ) -> None:
-    """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
     from calibrant.cli.train_levels import audit_levels
     from calibrant.training import read, select
     from calibrant.training import train as run

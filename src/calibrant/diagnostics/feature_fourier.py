@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
+from calibrant.diagnostics.feature_maps import ByLayer, layers_of, passes
 from calibrant.ensembles.dropout import dropouts
 
 HIGH = 0.3
@@ -24,21 +24,15 @@ HIGH = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureFourier:
-    """Each layer's log-amplitude [items, frequencies] on the diagonal, in the order of execution."""
+class FeatureFourier(ByLayer):
+    """Each layer's log-amplitude on the diagonal, [items, frequencies]."""
 
     log_amplitude: dict[str, Tensor]
-    sizes: dict[str, tuple[int, int]]
 
     def frequencies(self, layer: str) -> Tensor:
         """Return a layer's frequencies in units of π, from 0 to 1 (below 1 where the side is odd)."""
         n = min(self.sizes[layer])
         return torch.arange(n // 2 + 1) * 2 / n
-
-    @property
-    def ends(self) -> list[str]:
-        """The layers that end a stage: a run of equally large maps."""
-        return stage_ends(self.sizes)
 
     def relative(self, layer: str) -> Tensor:
         """a(f) − a(0), [items, frequencies]."""
@@ -71,7 +65,7 @@ def feature_fourier(
         for name, z in found.items():
             sizes[name] = (z.shape[2], z.shape[3])
             rows.setdefault(name, []).append(_diagonal(spectrum(z)).cpu())
-    return FeatureFourier({name: torch.cat(each) for name, each in rows.items()}, sizes)
+    return FeatureFourier(sizes, {name: torch.cat(each) for name, each in rows.items()})
 
 
 def spectrum(z: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,23 @@ from calibrant.ensembles.inputs import moved, unpack
 from calibrant.errors import NotApplicableError, unknown
 from calibrant.nn.evaluation import device_of
 from calibrant.nn.surgery import smoothed
+
+
+@dataclass(frozen=True, eq=False)
+class ByLayer:
+    """What all measurements of feature maps have in common: the layers, in the order of execution."""
+
+    sizes: dict[str, tuple[int, int]]  # layer → height and width of its maps
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers."""
+        return tuple(self.sizes)
+
+    @property
+    def ends(self) -> list[str]:
+        """The layers that end a stage: a run of equally large maps."""
+        return stage_ends(self.sizes)
 
 
 def layers_of(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Module]:

@@ -19,22 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.diagnostics.batches import each_batch
-from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
+from calibrant.diagnostics.feature_maps import ByLayer, layers_of, passes
 from calibrant.ensembles.ensemble import positive
 from calibrant.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureNeighbours:
-    """Each layer's Cov_i(d) [items, distances], d = 0, 1, …, in the order of execution."""
+class FeatureNeighbours(ByLayer):
+    """Each layer's Cov_i(d) for d = 0, 1, …, [items, distances]."""
 
     covariance: dict[str, Tensor]
-    sizes: dict[str, tuple[int, int]]
-
-    @property
-    def ends(self) -> list[str]:
-        """The layers that end a stage: a run of equally large maps."""
-        return stage_ends(self.sizes)
 
     def correlation(self, layer: str) -> Tensor:
         """r(d) as one number per item, [items, distances]; their mean is r(d), and their spread gives its interval.
@@ -71,7 +65,7 @@ def feature_neighbours(
         for name, z in found.items():
             rows.setdefault(name, []).append(_products(z.double() - total[name] / items, radius).cpu())
     sizes = {name: (t.shape[1], t.shape[2]) for name, t in total.items()}
-    return FeatureNeighbours({name: torch.cat(each) for name, each in rows.items()}, sizes)
+    return FeatureNeighbours(sizes, {name: torch.cat(each) for name, each in rows.items()})
 
 
 def _products(e: Tensor, radius: int) -> Tensor:

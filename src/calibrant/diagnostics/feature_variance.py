@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.feature_maps import layers_of, stage_ends
+from calibrant.diagnostics.feature_maps import ByLayer, layers_of
 from calibrant.diagnostics.feature_maps import passes as each_pass
 from calibrant.ensembles.dropout import dropouts
 from calibrant.ensembles.ensemble import positive
@@ -23,22 +23,11 @@ from calibrant.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureVariance:
-    """The layers are in the order of execution; `model` is None for a network without dropout."""
+class FeatureVariance(ByLayer):
+    """The standard deviations of each layer and item; `model` is None for a network without dropout."""
 
-    sizes: dict[str, tuple[int, int]]  # layer → height and width of its maps
     data: Tensor  # [layers, items]
     model: Tensor | None  # [layers, items]
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The names of the layers."""
-        return tuple(self.sizes)
-
-    @property
-    def ends(self) -> list[int]:
-        """The indices of the layers that end a stage: a run of equally large maps."""
-        return [self.layers.index(name) for name in stage_ends(self.sizes)]
 
     def of(self, kind: str) -> Tensor:
         """Return the "model" or the "data" uncertainty, [layers, items]."""
@@ -47,9 +36,13 @@ class FeatureVariance:
             raise InputError("a network without dropout has no model uncertainty; ask for 'data'")
         return found
 
+    def at(self, kind: str, layer: str) -> Tensor:
+        """Return [items]: the uncertainty at one layer."""
+        return self.of(kind)[self.layers.index(layer)]
+
     def at_ends(self, kind: str) -> Tensor:
         """Return [items]: the mean over the ends of the stages."""
-        return self.of(kind)[self.ends].mean(0)
+        return torch.stack([self.at(kind, layer) for layer in self.ends]).mean(0)
 
 
 def feature_variance(

@@ -17,16 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.ranking import Ranking, cell_of, merged
+from calibrant.functional.ranking import cell_of
 from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.panel import Metric, Panel
+from calibrant.metrics.panel import CELLS, Metric, Panel
 from calibrant.metrics.units import Groups, UnitPanel
 from calibrant.types import Estimate
-
-CELLS = 1024
-"""The most cells that replicates are drawn from."""
 
 _HELD = 1 << 17  # numbers in a chunk of drawn cells, which then stays in the cache
 _FEW_ITEMS = 4  # up to this many items per cell, items are drawn instead of cells
@@ -167,36 +164,22 @@ def bootstrap(
 
     The panels hold the same items and see the same draws, which makes a comparison of them paired.
     """
-    plain = [coarse(p) for p in panels]
     parts: list[dict[str, list[Tensor]]] = [{m.name: [] for m in metrics} for _ in panels]
-    for seen in _replicates(panels, plain, replicates, seed):
+    for seen in _replicates(panels, replicates, seed):
         for panel, out in zip(seen, parts, strict=True):
             for m in metrics:
                 out[m.name].append(m(panel))
-    values = [{m.name: m(panel) for m in metrics} for _, panel in plain]
+    values = [{m.name: m(panel) for m in metrics} for _, panel in (p.merged_cells for p in panels)]
     return [(v, {k: torch.cat(c) for k, c in out.items()}) for v, out in zip(values, parts, strict=True)]
 
 
-def _replicates(
-    panels: Sequence[Panel], plain: Sequence[tuple[Tensor, Panel]], replicates: int, seed: int
-) -> Iterator[list[UnitPanel]]:
+def _replicates(panels: Sequence[Panel], replicates: int, seed: int) -> Iterator[list[UnitPanel]]:
     """The panels under the same draws, chunk by chunk."""
     group, count = panels[0].scores.group, resampled_units(panels[0].scores)[1]
     unit = _places(panels) if group is None else group
-    sums = [Groups(panel, unit[order], count) for order, panel in plain]
+    sums = [Groups(panel, unit[order], count) for order, panel in (p.merged_cells for p in panels)]
     for drawn in counts(count, max(count, CELLS), replicates, seed):
         yield [UnitPanel(each, drawn) for each in sums]
-
-
-def coarse(panel: Panel) -> tuple[Tensor, Panel]:
-    """(order, panel) of the same items sorted by confidence, with runs merged into at most CELLS cells."""
-    ranking, scores = panel.ranking, panel.scores
-    order = ranking.positions
-    cell = merged(ranking, CELLS)
-    out = Panel(replace(scores.take(order), group=None))  # weights of items need no groups, a sorted panel no order
-    out.ranking = Ranking(None, cell, int(cell[-1]) + 1)
-    out.width_index, out.mass_index = panel.width_index[order], panel.mass_index[order]
-    return order, out
 
 
 def _places(panels: Sequence[Panel]) -> Tensor:

@@ -24,7 +24,7 @@ from calibrant.metrics.bca import (
     interval,
     newcombe,
 )
-from calibrant.metrics.bootstrap import bootstrap, coarse, with_bca
+from calibrant.metrics.bootstrap import bootstrap, with_bca
 from calibrant.metrics.calibration import GapError, ece_classwise, estimated
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.classwise_interval import classwise_interval
@@ -125,7 +125,7 @@ def _bootstrapped(
         wanted = {name: points[name] for name in ranked}
         return with_bca(wanted, compute, good, bad, resampling, method=method)
     ((on_cells, replicates),) = bootstrap([panel], metrics, resampling.replicates, resampling.seed)
-    order, sorted_panel = coarse(panel)
+    order, sorted_panel = panel.merged_cells
     out = {}
     for m in metrics:
         accelerated = acceleration(influence(m, sorted_panel), panel.group[order])

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile, sum_by_unit
-from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import Cells
 from calibrant.metrics.classwise_interval import classwise_cells, linear_and_rest, pivot
@@ -105,7 +104,7 @@ def _influence_of_difference(
     for sign, panel, value in zip((-1.0, 1.0), panels, values, strict=True):
         if value == 0 and not folded:  # every item is at its minimum, where a root has no slope
             continue
-        order, ranked = coarse(panel)
+        order, ranked = panel.merged_cells
         slope = sign * (math.copysign(1.0, value) if folded else 1.0)
         out[order] += slope * influence(metric, ranked)
     return out

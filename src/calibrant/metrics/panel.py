@@ -8,7 +8,7 @@ A `Panel` holds the sort and the bins, so that all metrics together sort once. E
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -24,6 +24,9 @@ from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
 
 Family = Literal["proper", "calibration", "refinement"]
+
+CELLS = 1024
+"""The most cells that bootstrap replicates are drawn from."""
 
 WALK = 60
 """Cells of the walk (the cumulative sum of gaps) whose largest excursion is KS."""
@@ -97,6 +100,15 @@ class Panel:
         at = torch.empty_like(self.scores.labels)
         at[self.ranking.positions] = merged(self.ranking, WALK)
         return at.max() - at
+
+    @cached_property
+    def merged_cells(self) -> tuple[Tensor, Panel]:
+        """(order, panel) of the same items sorted by confidence, with runs merged into at most CELLS cells."""
+        order, cell = self.ranking.positions, merged(self.ranking, CELLS)
+        out = Panel(replace(self.scores.take(order), group=None))  # without groups, because weights are of items
+        out.ranking = Ranking(None, cell, int(cell[-1]) + 1)
+        out.width_index, out.mass_index = self.width_index[order], self.mass_index[order]
+        return order, out
 
     def index(self, kind: Kind) -> Tensor:
         """The cell of each item."""

@@ -29,7 +29,7 @@ def fourier(request: Request) -> Probed:
 
 def fourier_of(r: Result) -> FeatureFourier:
     """Return what was measured, from what was stored of it."""
-    return FeatureFourier(values_of(r, "log_amplitude"), sizes_of(r))
+    return FeatureFourier(sizes_of(r), values_of(r, "log_amplitude"))
 
 
 def panel(found: Sequence[Result]) -> Panel:

@@ -29,7 +29,7 @@ def neighbours(request: Request) -> Probed:
 
 
 def panel(found: Sequence[Result]) -> Panel:
-    held = [FeatureNeighbours(values_of(r, "covariance"), sizes_of(r)) for r in found]
+    held = [FeatureNeighbours(sizes_of(r), values_of(r, "covariance")) for r in found]
     next_ones = [[each.correlation(layer)[:, 1] for layer in each.covariance] for each in held]
     at_ends = [torch.stack([each.correlation(layer)[:, 1] for layer in each.ends]).mean(0) for each in held]
     verdict = compared(found, at_ends, "the correlation of neighbours at the ends of the stages")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from torch import Tensor
+
 from calibrant.attacks import RULERS, median_distance
 from calibrant.attacks import levels as cut
 from calibrant.cli.probes.request import Request
-from calibrant.cli.probes.results import Probed, narrow_table
+from calibrant.cli.probes.results import Probed, Result, narrow_table
+from calibrant.cli.probes.wording import SEEDS, compared
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.display import short_names
 from calibrant.errors import InputError, unknown
+from calibrant.functional.scores import reduce
 from calibrant.report import robustness as section
 from calibrant.training import distances
-from calibrant.types import Split
+from calibrant.types import Predictions, Split
 
 
 def robustness(request: Request) -> Probed:
@@ -62,13 +66,22 @@ def robustness(request: Request) -> Probed:
             "items_sha256": found.items,
             "models": [{k: v for k, v in one.to_dict().items() if k != "schema"} for one in by_level],
         }
+        gaps = [_gaps(p)[level == 0] for p in each]
+        verdict = compared([Result(n, {}, {}) for n in names], gaps, "confidence − accuracy where attacks are easiest")
         far = [f"{ruler.upper()} found no other prediction for {found.describe_unmoved()}."] if found.unmoved else []
         for one in by_level:
             table = narrow_table(section.head(one), section.level_rows(one))
             shown += [f"{split}: {section.lead(one)}", table, *one.notes()]
         if len(names) > 1:
             shown.append(f"Levels are those of {names[0]}.")
-        shown += far
-        panels.append(section.levels_panel(by_level, ruler=ruler, attacked=names[0], further=far))
+        notes = [*far, *([verdict, SEEDS] if verdict else [])]
+        shown += notes
+        panels.append(section.levels_panel(by_level, ruler=ruler, attacked=names[0], further=notes))
         audited += each
     return Probed(record, shown, panels, audited)
+
+
+def _gaps(p: Predictions) -> Tensor:
+    """Return confidence − correctness of every item, whose mean is the gap."""
+    scores = reduce(p, classwise=False)
+    return scores.confidence.cpu().double() - (scores.predicted == scores.labels).cpu().double()

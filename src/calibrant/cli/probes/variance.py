@@ -50,7 +50,7 @@ def panel(found: Sequence[Result]) -> Panel:
         axes = depth_axes(having, [each.of(kind) for each in held], f"{kind} uncertainty")
         figures.append(Figure(axes, f"{caption} {verdict}".strip()))
         for r, each in zip(having, held, strict=True):
-            cells = [with_interval(mean_over(each.of(kind)[i])) for i in each.ends[:STAGES]]
+            cells = [with_interval(mean_over(each.at(kind, layer))) for layer in each.ends[:STAGES]]
             rows.append((f"{r.name}, {kind}", *cells, *["–"] * (stages - len(cells))))
     without = [r.name for r in found if "model" not in r.arrays]
     notes = [f"{n} has no dropout: all its passes are alike, and it has no model uncertainty." for n in without]
