@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Option:
-    """A method, what it asks for, and what it did."""
+    """A method, its cost, and its effects."""
 
     name: str
     title: str
@@ -103,13 +103,13 @@ class Situation:
 
 @cache
 def shipped() -> Mapping[str, Any]:
-    """`methods`: name → title, trainings, passes; `rows`: the evidence."""
+    """Return the shipped evidence: `methods` (name → title, trainings, passes) and `rows`."""
     found: Mapping[str, Any] = json.loads((resources.files("calibrant.report") / FILE).read_text("utf-8"))
     return found
 
 
 def situations(retrain: bool | None = None, passes: int | None = None) -> list[Situation]:
-    """Every situation that fits what is given; the last one allows the most."""
+    """Return every situation that fits what is given; the last one allows the most."""
     if passes is not None and passes < 1:
         raise InputError(f"--passes {passes}: a prediction takes at least one forward pass")
     trains = (False, True) if retrain is None else (retrain,)
@@ -117,7 +117,7 @@ def situations(retrain: bool | None = None, passes: int | None = None) -> list[S
 
 
 def options(situation: Situation, source: Mapping[str, Any] | None = None) -> list[Option]:
-    """Every method that was measured and that the situation allows: recommended first, then by the change of NLL."""
+    """Return the measured methods that the situation allows: recommended first, then by the change of NLL."""
     source = source or shipped()
     allowed = {name: m for name, m in source["methods"].items() if situation.allows(m)}
     found = [_option(name, m, rows(name, source)) for name, m in allowed.items() if rows(name, source)]
@@ -125,7 +125,7 @@ def options(situation: Situation, source: Mapping[str, Any] | None = None) -> li
 
 
 def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[str, Any]]:
-    """The evidence of one method, network by network."""
+    """Return the evidence of one method, network by network."""
     source = source or shipped()
     if method not in source["methods"]:
         raise unknown("method", method, source["methods"])
@@ -144,7 +144,7 @@ def _option(name: str, method: Mapping[str, Any], found: Sequence[Mapping[str, A
 
 
 def _nll(name: str, values: Mapping[str, Any]) -> str:
-    """The column by which a method is judged; temperature scaling itself is compared with the unscaled network."""
+    """Return the column that judges a method; temperature scaling itself is compared with the unscaled network."""
     columns = ("nll",) if name == SCALING else ("nll_scaled", "nll_rival", "nll")
     return next(c for c in columns if c in values)
 
@@ -155,7 +155,7 @@ def _tally(found: Sequence[Mapping[str, Any]]) -> Tally:
 
 
 def sentence(found: Sequence[Option]) -> str:
-    """What to use, in words, with the evidence for each method."""
+    """Say which method to use, with the evidence for it."""
     good = [o for o in found if o.recommended]
     if not good:
         return "Nothing measured here helps beyond noise on two networks."
@@ -171,7 +171,7 @@ def _listed(found: Sequence[Option]) -> str:
 
 
 def _evidence(o: Option) -> str:
-    """What speaks for a method, and what to know about it."""
+    """Say what the evidence for a method is, and how it is limited."""
     said = [f"NLL better on {o.nll.better} of {o.nll.judged} networks"]
     said += [f"ECE worse on {o.ece.worse}"] if o.ece.worse else []
     said += [f"AUROC worse on {o.auroc.worse}"] if o.auroc.worse else []
@@ -181,7 +181,7 @@ def _evidence(o: Option) -> str:
 
 
 def line(o: Option) -> tuple[str, ...]:
-    """One row of a table of options, under `HEAD`."""
+    """Return one row of a table of options, in the order of `HEAD`."""
     change = f"{100 * o.change:+z.0f}%".replace("-", "\N{MINUS SIGN}") + "†" * o.unscaled + "‡" * (not o.full)
     tallies = (f"{t.better}/{t.worse}/{t.judged}" for t in (o.nll, o.ece, o.auroc))
     return (o.title, str(o.trainings), str(o.passes), change, *tallies)

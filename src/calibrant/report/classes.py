@@ -1,8 +1,8 @@
 """Tables of the report on items: class by class, and the worst confident mistakes.
 
-Per class: how many, how well recognised, how trustworthy when predicted, how calibrated. `recall` is over items of
-the class, `precision` and `confidence` over items *predicted* as it, `gap` is their difference, `ece` the one-vs-rest
-ECE of the class's own probability (absent from top-1 files). Mistakes are wrong answers, surest first.
+`recall` is over the items of a class, `precision` and `confidence` are over the items *predicted* as this class,
+`gap` is confidence − precision, and `ece` is the one-vs-rest ECE of the class's own probability (absent from top-1
+files). Mistakes are wrong answers, the surest first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClassRow:
 @dataclass(frozen=True)
 class ClassTable:
     rows: tuple[ClassRow, ...]
-    total: int  # classes in all; more than rows when cut
+    total: int  # number of classes, which can exceed the number of rows
 
     @property
     def has_ece(self) -> bool:
@@ -42,7 +42,7 @@ class ClassTable:
 
 
 def class_table(scores: Scores, classes: tuple[str, ...] | None = None, limit: int = LIMIT) -> ClassTable:
-    """One row per class that occurs (as a label or a prediction); beyond `limit` the most frequent."""
+    """Return one row per class; with more than `limit` classes, only the most frequent that occur."""
     labels, predicted = scores.labels.numpy(), scores.predicted.numpy()
     k = scores.k or int(max(labels.max(), predicted.max())) + 1
     right = predicted == labels
@@ -76,12 +76,12 @@ def class_table(scores: Scores, classes: tuple[str, ...] | None = None, limit: i
 
 
 def class_name(classes: Sequence[str] | None, c: int) -> str:
-    """The name of a class, or its number if it has none."""
+    """Return the name of a class, or its number if it has no name."""
     return classes[c] if classes is not None and c < len(classes) else str(c)
 
 
 def top_confidence(scores: Scores) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Confidence in the predicted class, also when the scores are about the positive one."""
+    """Return the confidence in the predicted class, also if the scores are about the positive class."""
     conf = scores.confidence.numpy()
     if scores.about == "top label":
         return conf
@@ -98,11 +98,11 @@ class Mistake:
     predicted: str
     label: str
     confidence: float
-    p_label: float | None  # the probability that the truth got
+    p_label: float | None  # the probability of the true class
 
 
 def mistakes(scores: Scores, predictions: Predictions | None = None, limit: int = WORST) -> list[Mistake]:
-    """Ranked by log(1 − p), which distinguishes confidences that round to 1.0; ties in row order."""
+    """Return the surest wrong answers, ranked by log(1 − p), which distinguishes confidences that round to 1.0."""
     wrong = np.flatnonzero(scores.predicted.numpy() != scores.labels.numpy())
     conf = top_confidence(scores)
     doubt = scores.log_error.numpy() if scores.about == "top label" else np.log1p(-np.minimum(conf, 1))

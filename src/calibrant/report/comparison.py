@@ -21,12 +21,12 @@ class Row:
 
 
 def rows(comparison: Comparison) -> list[Row]:
-    """One row per metric."""
+    """Return one row per metric."""
     return [_row(r) for r in comparison.rows]
 
 
 def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
-    """The verdict in words, over all metrics or those that are shown."""
+    """Say in which metrics the second predictor is better or worse, among all metrics or those in `shown`."""
     groups = {
         word: [row.metric for row in comparison.rows if row.verdict == word and (shown is None or row.metric in shown)]
         for word in ("better", "worse", "within noise")
@@ -46,13 +46,13 @@ def _row(r: Difference) -> Row:
         numbers.DASH
         if r.low is None or r.high is None
         else f"{signed(r.metric, r.low).removesuffix(PP)} … {signed(r.metric, r.high)}",
-        numbers.p_cell(r.p_holm),  # the verdict is based on this one
+        numbers.p_cell(r.p_holm),  # the verdict is based on this p-value
         r.verdict or r.reason or numbers.DASH,
     )
 
 
 def signed(name: str, number: float | None) -> str:
-    """A difference always shows its direction; of shares it is in points (pp)."""
+    """Return a difference as text with its sign; differences of shares are in points (pp)."""
     if number is None:
         return numbers.DASH
     text = f"{100 * number:+z.2f}{PP}" if numbers.is_percent(name) else f"{number:+z.4f}"

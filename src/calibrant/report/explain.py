@@ -1,6 +1,6 @@
-"""What each number of a report means, in words for someone who has never met it. A test holds it to the metrics' table.
+"""What each number of a report means, in plain words. A test checks that every metric has its sentence.
 
-The further results of a report become small tables with a sentence each, for specialists.
+The other results of a report become small tables with a sentence each, for specialists.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ SHARES: dict[str, tuple[str, ...]] = {
 
 
 def details(report: Report) -> list[Panel]:
-    """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table.
+    """Return a panel for each extra of the report: a mapping becomes one row, a list of mappings a table.
 
-    The bounds of a stream are a sentence elsewhere, beside what a stream cannot show.
+    The bounds of a stream are left out, because a sentence of the report states them.
     """
     return [_detail(name, value) for name, value in report.extras.items() if name != "stream"]
 

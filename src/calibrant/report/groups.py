@@ -14,7 +14,7 @@ EACH = "Each interval holds by itself; p is corrected for the number of groups (
 
 
 def sentence(found: Subgroups) -> str:
-    """The worst group by name, or that none stands out."""
+    """Name the worst group, or say that none stands out."""
     g = found.worst or found.largest
     p = f"{numbers.p_value(g.p_holm)} after correcting for {len(found.parts)} groups"
     others = f"the other items {signed('gap', g.rest)}"
@@ -34,7 +34,7 @@ def _says(g: Subgroup) -> str:
 
 
 def table(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate], str]) -> Table:
-    """One row per group; `shown` makes the cell of a metric."""
+    """Return a table with one row per group; `shown` makes the text of a metric."""
     rows = [
         {
             found.column: g.name,
@@ -49,14 +49,14 @@ def table(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate
 
 
 def narrow(name: str, e: Estimate) -> str:
-    """The value, and below it the interval with one digit less, so that 80 columns hold four metrics."""
+    """Return the value and, on a second line, its interval with one digit less: four metrics fit 80 columns."""
     value, ends = numbers.value(name, e.value), numbers.bounds(name, e, fewer=1)
     return value if e.value is None or ends is None else f"{value}\n{ends[0]}…{ends[1]}"
 
 
 def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:
-    """The forest plot of the groups, and their numbers; `file` names the file, if there are several."""
-    cut = [g.name[:28] for g in found.parts]  # long names would leave the figure no room; unless only their ends differ
+    """Return the panel with the forest plot and the table of the groups; `file` names one of several files."""
+    cut = [g.name[:28] for g in found.parts]  # long names leave the figure no room
     called = cut if len(set(cut)) == len(cut) else [g.name for g in found.parts]
     reports = {name: g.report for name, g in zip(called, found.parts, strict=True)}
     axes = plots.forest(reports, names=names, colours=["accent"])

@@ -1,7 +1,7 @@
 """The HTML report: one self-contained file that opens offline, for someone who has never heard of ECE.
 
-Everything shown is computed here, in Python; the page's script only picks stored numbers (operating points), sorts
-and switches colours. All text from users is escaped, data are embedded as JSON that no parser can leave, and a
+Python computes everything that is shown; the page's script only picks stored numbers (operating points), sorts and
+switches colours. All text from users is escaped, data are embedded as JSON that no parser can leave, and a
 Content-Security-Policy admits the one script and no network at all.
 """
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """One file's part of the report. Without `scores` (a stream) the report says what it cannot show."""
+    """What the report needs of one file. Without `scores` (a stream), the report says what it cannot show."""
 
     name: str
     report: Report
     scores: Scores | None = None
     predictions: Predictions | None = None  # for ids and class names
     sums: BinSums | None = None  # equal-width bin sums, enough for a reliability diagram
-    notes: tuple[str, ...] = ()  # what looks wrong in the file; shown before any number
+    notes: tuple[str, ...] = ()  # what looks wrong in the file; shown first
 
     @classmethod
     def of(cls, predictions: Predictions, report: Report, name: str = "", notes: Sequence[str] = ()) -> Audit:
-        """From predictions: reduces them once more, with the bins and about the event that the report is about."""
+        """Return the audit of predictions, reduced again with the bins and the event of the report."""
         called = name or report.file or predictions.source or "predictions"
         return cls(called, report, _scores(predictions, report), predictions, notes=tuple(notes))
 
@@ -63,13 +63,16 @@ def render(
     title: str | None = None,
     panels: Sequence[Panel] = (),
 ) -> str:
-    """The whole page. `after` is `before` (else the first audit) recalibrated, on the same items; `panels` are further
-    sections, from verbs that know more than the predictions."""
+    """Return the whole page.
+
+    `after` is `before` (by default the first audit) after recalibration, on the same items. `panels` are further
+    sections.
+    """
     from markupsafe import escape
 
     if not audits:
         raise InputError("a report needs at least one set of predictions")
-    files = [a.name for a in audits if a.name == a.report.file]  # paths are shortened; a name that was given is kept
+    files = [a.name for a in audits if a.name == a.report.file]  # paths are shortened, given names are kept
     called = dict(zip(files, short_names(files), strict=True))
     named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
     change = None if after is None else _same_items(before or audits[0], after)
@@ -102,12 +105,12 @@ def render(
 
 
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
-    """Render and write, whole or not at all; options are `render`'s."""
+    """Write the page, completely or not at all; `options` are those of `render`."""
     return write_text(path, render(audits, command=command, **options))
 
 
 def of_report(path: str | os.PathLike[str], report: Report) -> Path:
-    """`report.to_html(path)`: the page of what `calibrant.evaluate` found."""
+    """Write the page of a report of `calibrant.evaluate` (`report.to_html(path)`)."""
     if report.predictions is None:
         raise InputError(
             "this report does not hold its predictions (they were streamed), so there is nothing to draw; "
@@ -150,7 +153,7 @@ def _room(advice: Advice) -> Table | None:
 
 
 def _conventions(conventions: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Flat pairs of text; what is None does not apply."""
+    """Return the conventions as flat pairs of text, without those that are None."""
     out: list[tuple[str, str]] = []
     for key, value in conventions.items():
         if isinstance(value, Mapping):
@@ -161,7 +164,7 @@ def _conventions(conventions: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _markdown(audits: Sequence[Audit]) -> str:
-    """What the page's button copies, for an issue or a chat: a verdict each, then one table with a column for each."""
+    """Return what the page's button copies: a verdict per file, then a table with a column per file."""
     verdicts = [(a.name, judge(a.report)) for a in audits]
     lines = [f"**{_plain(name)}**: {v.sentence}. {v.reason}".rstrip() for name, v in verdicts]
     head = ["metric", *(_plain(a.name) for a in audits)]
@@ -181,5 +184,5 @@ def _cell(audit: Audit, name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name that ends no cell and starts no markup."""
+    """Escape a name so that it cannot end a cell or start markup."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in escaped(name))

@@ -1,4 +1,4 @@
-"""Numbers as people read them. Fractions inside, percent only here; one place decides the digits."""
+"""Numbers as text: the only place that turns fractions into percent and chooses the number of digits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DASH = "–"
 SHARES = frozenset({"error", "coverage", "confidence", "consistency", "aupr", "miou"})
 """Shares that are not in the table of metrics."""
 COUNTS = ("items", "members")
-"""Columns of counts, which are kept as floats beside others."""
+"""Columns of counts, which are stored as floats."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -42,7 +42,7 @@ def percent_pair(a: float, b: float) -> tuple[str, str]:
 
 
 def value(name: str, number: float | None) -> str:
-    """A metric's value as the tables print it: percent where the metric is a share, else four digits."""
+    """Return a metric's value as tables print it: in percent if the metric is a share, else with four digits."""
     if number is None:
         return DASH
     if is_percent(name):
@@ -56,13 +56,13 @@ def interval(name: str, estimate: Estimate) -> str:
 
 
 def brief(name: str, estimate: Estimate) -> str:
-    """The value with its interval on one line: '2.98% [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
+    """Return the value with its interval: '2.98% [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
     shown, found = value(name, estimate.value), bounds(name, estimate)
     return shown if estimate.value is None or found is None else f"{shown} [{found[0]}, {found[1]}]"
 
 
 def short(estimate: Estimate | None, share: bool = True) -> str:
-    """The same with fewer digits, for wide tables: '6.0% [3.3, 10.3]', or '0.412 [0.380, 0.450]' if not a share."""
+    """Return the value with its interval and fewer digits: '6.0% [3.3, 10.3]', '0.412 [0.380, 0.450]'."""
     if estimate is None or estimate.value is None:
         return DASH
     shown = percent(estimate.value) if share else f"{estimate.value:.3f}"
@@ -73,7 +73,7 @@ def short(estimate: Estimate | None, share: bool = True) -> str:
 
 
 def bounds(name: str, estimate: Estimate, *, fewer: int = 0) -> tuple[str, str] | None:
-    """Both ends of the interval, without a unit, with the digits of `value` (or `fewer` of them); None without one."""
+    """Return both ends of the interval without a unit, with the digits of `value` less `fewer`, or None."""
     if estimate.low is None or estimate.high is None:
         return None
     scale, digits = (100, 2) if is_percent(name) else (1, 4)
@@ -86,7 +86,7 @@ def is_percent(name: str) -> bool:
 
 
 def signed(name: str, number: float, digits: int) -> str:
-    """Numbers that are better near zero carry their sign; the minus is a real one, and zero has none."""
+    """Return the number as text; metrics that are better near zero get a sign, and zero never gets a minus."""
     text = f"{number:+z.{digits}f}" if name in METRICS and METRICS[name].better == "zero" else f"{number:z.{digits}f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
@@ -105,8 +105,7 @@ def p_cell(p: float | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter and a full stop: metrics and verbs return clauses, which a terminal prints as they
-    are."""
+    """Return the text with a capital letter and a full stop; a terminal prints the same text without them."""
     return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "?", "!")) else ".")
 
 
@@ -121,8 +120,11 @@ def items(n: int) -> str:
 
 
 def cell(content: Any, column: str = "") -> str:
-    """Any content of a generic table as text. Under the name of a metric (`ece`, `nll before`, `room_ece`) it gets the
-    metric's unit; other numbers have four digits. Estimates carry their interval."""
+    """Return the content of a table's cell as text.
+
+    If the column is named after a metric (`ece`, `nll before`, `room_ece`), the number gets the metric's unit; other
+    numbers get four digits. Estimates are shown with their interval.
+    """
     if content is None:
         return DASH
     if isinstance(content, bool):
@@ -140,8 +142,10 @@ def cell(content: Any, column: str = "") -> str:
 
 
 def metric_of(column: str) -> str:
-    """The metric or share that a column is about: for `ece_mass`, `ece verdict` and `entropy_auroc` there is one, for
-    `chosen` or the variance of something there is none ("")."""
+    """Return the metric or share that a column is named after, as in `ece_mass`, `ece verdict` and `entropy_auroc`.
+
+    For other names, such as `chosen` or the variance of something, it is "".
+    """
     if column in METRICS:
         return column
     words = re.split(r"[\s_]+", column.lower())

@@ -1,9 +1,9 @@
-"""Operating points: if items of at least this confidence are accepted, how many are they, how right, how calibrated?
+"""Operating points: if items from some confidence on are accepted, how many are they, how accurate, how calibrated?
 
-A stored point is a threshold t (accept confidence ≥ t) with exact numbers over the items. Sets of thresholds:
+A point is a threshold t (accept confidence ≥ t) with exact numbers over the items. The stored thresholds are:
 
-* round ones (0.00, 0.01, …, 0.99, 0.991, …, 0.9991, …), fixed before the data are seen, for people who type one;
-* quantiles of confidence, so that the slider moves evenly through what is accepted;
+* round ones (0.00, 0.01, …, 0.99, 0.991, …, 0.9991, …), fixed before the data are seen, for readers who type one;
+* quantiles of confidence, so that the slider moves evenly over the share accepted;
 * for each usual target accuracy the exact threshold that accepts most at that accuracy, and the one that `decide`
   would choose: "95% accurate, and 95% sure of it", corrected for the search (`calibrant.decisions.threshold`).
 """
@@ -29,7 +29,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class OperatingPoints:
-    """Columns over thresholds, ascending: what is accepted at confidence ≥ threshold."""
+    """Columns over ascending thresholds, about the items with confidence ≥ threshold."""
 
     n: int
     threshold: Floats
@@ -37,10 +37,10 @@ class OperatingPoints:
     correct: NDArray[np.int64]
     accuracy_low: Floats
     accuracy_high: Floats
-    confidence: Floats  # mean of what is accepted
+    confidence: Floats  # mean over the accepted items
     ece: Floats
-    ece_chance: Floats  # what a perfectly calibrated model would show with these items, by chance alone
-    sure: dict[float, int | None]  # each target accuracy → the point that `decide` chooses for it
+    ece_chance: Floats  # expected ECE of a perfectly calibrated model with these items
+    sure: dict[float, int | None]  # target accuracy → the point that `decide` chooses for it
     effective: float  # independent items, as a share of all (1 without groups)
 
     @property
@@ -52,7 +52,7 @@ class OperatingPoints:
         return self.correct / np.maximum(self.accepted, 1)
 
     def at_accuracy(self, target: float, *, sure: bool = False) -> int | None:
-        """Index of the point that accepts most at this accuracy (`sure`: promised for this target or the next)."""
+        """Return the point that accepts most at this accuracy (`sure`: the promised point of the next target)."""
         if sure:
             return next((at for goal, at in self.sure.items() if goal >= target), None)
         good = np.flatnonzero((self.accuracy >= target) & (self.accepted > 0))
@@ -60,7 +60,7 @@ class OperatingPoints:
 
 
 def operating_points(scores: Scores) -> OperatingPoints:
-    """Exact numbers at no more than about 900 thresholds, whatever the number of items; one sort."""
+    """Return exact numbers at about 900 thresholds at most, whatever the number of items, with one sort."""
     order = np.argsort(scores.confidence.numpy(), kind="stable")
     conf = scores.confidence.numpy()[order]
     hit = scores.correct.numpy()[order].astype(np.int64)
@@ -90,14 +90,14 @@ def operating_points(scores: Scores) -> OperatingPoints:
 
 
 def promised(conf: Floats, hit: NDArray[np.int64], group: NDArray[np.int64] | None) -> dict[float, float]:
-    """Each target accuracy → the threshold that `decide` chooses for it (infinite: none), from rising confidences."""
+    """Return, for each target accuracy, the threshold that `decide` chooses (infinite: none). `conf` is ascending."""
     wrong = 1 - hit.astype(np.float64)
     items = Ordered.of(conf, wrong) if group is None else Grouped(conf, wrong, group)
     return {goal: items.choose(1 - goal, ALPHA).threshold for goal in TARGETS}
 
 
 def round_thresholds(k: int | None) -> Floats:
-    """0, then two-digit thresholds above 1/K (no top label is surer of less), then nine more per decade of 1 − t."""
+    """Return 0, two-digit thresholds above 1/K (the least confidence of a top label), and nine per decade of 1 − t."""
     near_one = [1 - i / 10**d for d in range(3, 9) for i in range(9, 0, -1)]
     grid = [0.0, *(i / 100 for i in range(1, 100)), *near_one]
     least = 0.0 if k is None else 1 / k
@@ -105,7 +105,7 @@ def round_thresholds(k: int | None) -> Floats:
 
 
 def effective_share(scores: Scores) -> float:
-    """1/(design effect) of correctness when items come in groups: variance of the mean, items over groups."""
+    """Return 1/(design effect) of the accuracy: the variance of the mean over items, divided by that over groups."""
     if scores.group is None:
         return 1.0
     hit = scores.correct.double().numpy()
@@ -116,7 +116,7 @@ def effective_share(scores: Scores) -> float:
 
 
 def shortest_between(below: float, upto: float) -> float:
-    """The decimal with the fewest digits in (below, upto], which accepts the same items and is easy to read."""
+    """Return the decimal with the fewest digits in (below, upto]: it accepts the same items and is easy to read."""
     for digits in range(1, 18):
         step = Decimal(1).scaleb(-digits)
         candidate = float(Decimal(below).quantize(step, rounding=ROUND_CEILING))
@@ -128,7 +128,7 @@ def shortest_between(below: float, upto: float) -> float:
 
 
 def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
-    """Thresholds at quantiles of confidence and at the best coverage for each target accuracy."""
+    """Return thresholds at quantiles of confidence and at the best coverage for each target accuracy."""
     start = np.flatnonzero(np.concatenate([[True], conf[1:] != conf[:-1]]))  # first of each run of ties
     accepted = len(conf) - start
     accuracy = np.cumsum(hit[::-1])[::-1][start] / accepted
@@ -143,7 +143,7 @@ def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
 
 
 def _distinct(conf: Floats, fixed: Floats, chosen: Floats, kept: set[float]) -> tuple[Floats, NDArray[np.int64]]:
-    """(threshold, first accepted item): of thresholds that accept the same items the shortest, and all `kept`."""
+    """Return (threshold, first accepted item): the shortest of those that accept the same items, and all in `kept`."""
     best: dict[int, tuple[bool, int, float]] = {}
     for is_chosen, values in ((False, fixed), (True, chosen)):
         for t, first in zip(values.tolist(), np.searchsorted(conf, values, side="left").tolist(), strict=True):
@@ -155,9 +155,9 @@ def _distinct(conf: Floats, fixed: Floats, chosen: Floats, kept: set[float]) -> 
 
 
 def _ece(conf: Floats, hit: NDArray[np.int64], first: NDArray[np.int64], scores: Scores) -> tuple[Floats, Floats]:
-    """ECE over the accepted items at each threshold, and its expectation under perfect calibration.
+    """Return the ECE of the accepted items at each threshold, and its expectation under perfect calibration.
 
-    Chance: bin b's gap is about normal with variance Σ p(1 − p)/n², so E|gap| = √(2/π)·sd.
+    The expectation: bin b's gap is about normal with variance Σ p(1 − p)/n², so E|gap| = √(2/π)·sd.
     """
     sorted_conf = scores.confidence.sort().values
     index = equal_width(sorted_conf, scores.bins).numpy()

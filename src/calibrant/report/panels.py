@@ -1,7 +1,7 @@
-"""A panel: one more section of the HTML report, for what only some reports have (σ curve, shifts, robustness).
+"""A panel is an additional section of the HTML report, which only some reports have (σ curve, shifts, robustness).
 
-A verb that knows more than predictions hands panels to `html.render(..., panels=[…])`. Everything is text and
-figures; the page escapes the text and draws the figures in its own colours, so a panel cannot inject anything.
+Verbs pass panels to `html.render(..., panels=[…])`. A panel holds only text and figures; the page escapes the text and
+draws the figures in its own colours, so a panel cannot inject anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERDICT = " verdict"
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing (any axes of its figure) and what it shows; `wide` takes the page's whole width."""
+    """A drawing (any axes of its figure) with its caption; `wide` figures take the whole width of the page."""
 
     axes: Axes
     caption: str
@@ -32,7 +32,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text, shown as given; the first column names the row, the others are numbers."""
+    """A table of text; the first column names the row, the others hold numbers."""
 
     caption: str
     head: Sequence[str]
@@ -49,9 +49,9 @@ class Table:
         mark: str = "chosen",
         units: Mapping[str, str] | None = None,
     ) -> Table:
-        """From records of any content: columns in order of first appearance, each in the unit of its name (or `units`).
+        """Return a table of records, with columns in order of first appearance, in the unit of their name or `units`.
 
-        A verdict stands in the cell that it is about: '0.2844 [0.25, 0.32] better'.
+        The verdict on a value is shown in its cell: '0.2844 [0.25, 0.32] better'.
         """
         head = tuple(dict.fromkeys(key for record in records for key in record if not key.endswith(VERDICT)))
         unit = {name: name for name in head} | dict(units or {})
@@ -66,7 +66,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Panel:
-    """Title as a question, what to know in one or two sentences, then figures, tables and small print."""
+    """A title (a question), the answer in one or two sentences, then figures, tables and small print."""
 
     title: str
     lead: str
@@ -81,7 +81,7 @@ def _judged(record: Mapping[str, Any], name: str, unit: str) -> str:
 
 
 def drawn(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """For the template: the panels with their figures as SVG. Each has its own salt, because they share one page."""
+    """Return the panels for the template, with figures as SVG; each has its own salt, because they share a page."""
     from markupsafe import Markup
 
     from calibrant.report.plots.svg import to_svg

@@ -1,4 +1,4 @@
-"""The section on adversarial robustness: are inputs that are easy to attack badly calibrated? (AR §3, Fig. 1, 2)."""
+"""The panel on adversarial robustness: are inputs that are easy to attack badly calibrated? (AR §3, Fig. 1, 2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HEAD = ("level", "items", "median distance", "accuracy", "confidence", "ECE", "v
 
 
 def head(found: ByLevel) -> tuple[str, ...]:
-    """One run has no variance over runs."""
+    """Return the columns; a single run has no variance over runs."""
     return HEAD if found.runs > 1 else HEAD[:-1]
 
 
 def level_rows(found: ByLevel) -> list[list[str]]:
-    """One line per level, 1 the least robust, as text; columns are those of `head`."""
+    """Return one row of text per level (1 is the least robust), in the order of `head`."""
     return [
         [
             str(row.level + 1),
@@ -34,7 +34,7 @@ def level_rows(found: ByLevel) -> list[list[str]]:
 
 
 def lead(found: ByLevel) -> str:
-    """The first and the last level, in one sentence."""
+    """Describe the first and the last level in one sentence."""
     first, last = found.rows[0], found.rows[-1]
     ends = [
         f"{where} it is {_share(row.confidence.value)} sure and {_share(row.accuracy.value)} right"
@@ -52,7 +52,7 @@ def levels_panel(
     targets: Mapping[str, Any] | None = None,
     further: Sequence[str] = (),
 ) -> Panel:
-    """Both rows of AR Fig. 1 (several predictors: Fig. 2), the table, and the path of ε_r where there is one."""
+    """Return the panel: AR Fig. 1 (Fig. 2 for several predictors), the tables, and the path of ε_r, if known."""
     figures = [
         Figure(level_accuracy(each), f"accuracy and confidence by level{f': {each.name}' if each.name else ''}")
         for each in found
@@ -80,12 +80,12 @@ def levels_panel(
 
 
 def _share(value: float | None) -> str:
-    """In a sentence, more nines than this are too many."""
+    """Return a share as text, with at most three nines."""
     return "over 99.9%" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 
 def _variance(e: Estimate) -> str:
-    """Variances of probabilities are small, so they have five digits."""
+    """Return a variance as text with five digits, because variances of probabilities are small."""
     if e.value is None:
         return numbers.DASH
     return f"{e.value:.5f}" + ("" if e.low is None or e.high is None else f" [{e.low:.5f}, {e.high:.5f}]")

@@ -9,7 +9,7 @@ from calibrant.report.plots import set_sizes
 from calibrant.types import Estimate
 
 COUNTED = ("loss_accepted", "set_size", "cost", "argmax", "threshold", "saved")
-"""Estimates that are no share."""
+"""Estimates that are not shares."""
 CALLED = {
     "accepted": "items accepted",
     "loss_accepted": "mean loss of the accepted",
@@ -32,7 +32,7 @@ TABLES = {
 
 
 def panel(judgement: Judgement, file: str | None) -> Panel:
-    """The section of the HTML report."""
+    """Return the panel for the HTML report."""
     figures = []
     if "by_size" in judgement.tables:
         figures = [Figure(set_sizes(judgement.tables["by_size"]), "How many classes a set holds, and which sets miss")]
@@ -42,14 +42,14 @@ def panel(judgement: Judgement, file: str | None) -> Panel:
 
 
 def tables(judgement: Judgement) -> list[Table]:
-    """What it does to all items, then by size of set, class or group."""
+    """Return tables of what the rule does to all items, then by size of set, class or group."""
     rows = [(CALLED[name], *_cells(name, e)) for name, e in judgement.estimates.items()]
     first = Table("The rule on these items", ("rule", "value", "95% interval"), rows)
     return [first, *(_table(judgement, name) for name in judgement.tables)]
 
 
 def _table(judgement: Judgement, name: str) -> Table:
-    """The share has a column for its interval, other estimates have theirs in brackets."""
+    """Return one table; the share has a column for its interval, other estimates show theirs in brackets."""
     rows = judgement.tables[name]
     share = "coverage" if "coverage" in rows[0] else "accuracy_accepted"
     if name != "by_size":

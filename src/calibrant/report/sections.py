@@ -40,7 +40,7 @@ class Section:
     p: float | None  # of the calibration test
     figures: dict[str, Any]
     points: dict[str, Any] | None  # for the slider
-    start: dict[str, Any]  # what the slider shows before anyone moves it
+    start: dict[str, Any]  # what the slider shows at first
     classes: ClassTable | None
     mistakes: list[Mistake] | None
     has_ids: bool
@@ -98,7 +98,7 @@ def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None, adv
 
 
 def overview_figures(sections: list[Section]) -> dict[str, Any]:
-    """Several files in one figure each: the metrics with intervals, the coverage curves."""
+    """Return the figures that show all files together: the metrics with intervals, and the coverage curves."""
     short = {f"{chr(65 + i)}": s.report for i, s in enumerate(sections)}
     out = {"forest": _svg(plots.forest(short)[0], "metrics of all files with intervals", "forest")}
     ax = None
@@ -145,7 +145,7 @@ def _classes(audit: Audit) -> tuple[str, ...] | None:
 
 
 def _embedded(points: OperatingPoints) -> dict[str, Any]:
-    """Columns for the script, with six digits, of which four are shown."""
+    """Return the columns for the script, with six digits; the page shows four."""
     low, high = wilson(points.accepted * points.effective, points.n * points.effective)
 
     def six(column: Any) -> list[float]:
@@ -169,7 +169,7 @@ def _embedded(points: OperatingPoints) -> dict[str, Any]:
 
 
 def _start(points: OperatingPoints, accuracy: float | None) -> dict[str, Any]:
-    """Ready answers for the next round accuracies above the present one; the slider starts at the first."""
+    """Return answers for the next four round accuracies above the present one; the slider starts at the first."""
     higher = [goal for goal in GOALS if accuracy is not None and goal > accuracy]
     answers = [(f"{100 * goal:g}%", _answer(points, goal, False), _answer(points, goal, True)) for goal in higher[:4]]
     goal = next((g for g in higher if points.at_accuracy(g) is not None), 0.95)
@@ -182,6 +182,6 @@ def _start(points: OperatingPoints, accuracy: float | None) -> dict[str, Any]:
 
 
 def _answer(points: OperatingPoints, goal: float, sure: bool) -> tuple[str, str] | None:
-    """(threshold, coverage) as text."""
+    """Return (threshold, coverage) as text."""
     at = points.at_accuracy(goal, sure=sure)
     return None if at is None else (f"{points.threshold[at]:.12g}", percent(float(points.coverage[at])))

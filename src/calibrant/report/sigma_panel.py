@@ -14,7 +14,7 @@ from calibrant.report.plots.pep import sigma_errors, sigma_likelihood
 
 
 def sigma_panel(pep: PEP, points: Sequence[SigmaPoint] | None = None) -> Panel:
-    """L(σ) with its band, each member, ECE and Brier along σ, from what `PEP.fit` measured (or from `points`)."""
+    """Return the panel: L(σ) with its band, each member, ECE and Brier along σ, from `PEP.fit` or `points`."""
     seen = pep.certificate
     along = sorted(points if points is not None else seen.curve if seen else (), key=lambda p: p.sigma)
     if not along:

@@ -1,4 +1,4 @@
-"""What to do next, from the verdict."""
+"""The next steps that follow from the verdict."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Step:
 
 
 def next_steps(report: Report, advice: Advice | None = None) -> list[Step]:
-    """The steps, the most worthwhile first: calibration (cheap), refinement (needs another model), a threshold.
+    """Return the steps: calibration first (cheap), then refinement (needs another model), then a threshold.
 
-    With `advice`, the maps have been tried, and what it recommends is not said again in general terms.
+    If `advice` says which map to use, the general step to recalibrate is left out.
     """
     kind = judge(report).kind
     file = shlex.quote(report.file or "PREDICTIONS")

@@ -32,7 +32,7 @@ from calibrant.report.stress_run import chosen, completed, stressed
 from calibrant.types import Split
 
 CALIBRATORS = ("temperature", "auto")
-"""Fitted on clean calibration data where there is any."""
+"""Fitted on clean calibration data, if `calibration` is given."""
 
 
 def stress(
@@ -62,41 +62,37 @@ def stress(
     intervals: bool = True,
     progress: bool = False,
 ) -> StressReport:
-    """Your model (a module, a callable or an ensemble) on your images [N, C, H, W], uint8 or floats in [0, 1].
+    """Test a model (a module, a callable or an ensemble) on shifted images [N, C, H, W], uint8 or floats in [0, 1].
 
-    `mean` and `std` (per channel) or `prepare` turn images in [0, 1] into the model's input. `corruptions` is a folder
-    in CIFAR-C's or ImageNet-C's layout, instead of those made here; `natural` are re-collected sets, name → (images,
-    labels), a file of both or a folder of classes;
-    `outside_sets` foreign images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE,
-    mCNLL and mCECE. `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted there fare under
-    shift, and `rule` does the same for a rule of `calibrant.decide`. `out` keeps the logits of every cell, and resumes.
+    `mean` and `std` (per channel) or `prepare` turn images in [0, 1] into the model's input. `corruptions` is a
+    folder in the layout of CIFAR-C or ImageNet-C, instead of corruptions that are computed. `natural` holds
+    re-collected sets, name → (images, labels), a file of both or a folder of classes; `outside_sets` holds foreign
+    images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE, mCNLL and mCECE.
+    `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted on it do under shift, and
+    `rule` does the same for a rule of `calibrant.decide`. `out` keeps the logits of every cell, so that a run can be
+    resumed.
     """
     _check_numbers(limit=limit, batch=batch)
     for name in calibrators if calibration is not None else ():
         resolve(name, {})  # a wrong name is an error before the model runs
     part = limited(of_arrays(images, labels), limit)
-    where = torch.device(device) if device is not None else _home(model)
-    subject = Subject(model, mean, std, prepare, where)
-    held = None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION)
-    foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     shape = tuple(part.x.shape[1:])
+    subject = Subject(model, mean, std, prepare, torch.device(device) if device is not None else _home(model))
+    foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     material = Material(
         part,
         shape,
-        held,
+        None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION),
         outside=lambda name: foreign.get(name) or ood_images(name, shape, n=part.n, seed=seed),
         limit=limit,
         seed=seed,
         batch=batch,
-        device=where,
+        device=subject.device,
     )
     k = tried(subject, material, type(model).__name__, "these images")
     check_rule(rule, k)
-    sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
-    _check_labels({"labels": part, "calibration": held, **sets}, k)
-    choice = chosen(suite, types, severities, list(sets), made_here=corruptions is None)
-    folder = None if corruptions is None else corruption_folder(Path(corruptions), k, shape)
-    material = replace(material, corruptions=folder, natural=sets)
+    material = _with_own_shifts(material, natural or {}, corruptions, k)
+    choice = chosen(suite, types, severities, list(material.natural), made_here=corruptions is None)
     report = stressed(
         subject,
         material,
@@ -121,6 +117,16 @@ def _check_numbers(**numbers: int | None) -> None:
             raise InputError(f"{name} must be 1 or more, not {value}")
 
 
+def _with_own_shifts(
+    material: Material, natural: Mapping[str, Any], corruptions: str | Path | None, k: int
+) -> Material:
+    """Return the material with the user's own shifted sets; every label must be a class of the model."""
+    sets = {name: _collected(given, k, material.shape) for name, given in natural.items()}
+    _check_labels({"labels": material.part, "calibration": material.calibration, **sets}, k)
+    folder = None if corruptions is None else corruption_folder(Path(corruptions), k, material.shape)
+    return replace(material, corruptions=folder, natural=sets)
+
+
 def _check_labels(parts: Mapping[str, Part | None], k: int) -> None:
     for name, part in parts.items():
         if part is not None and not 0 <= int(part.y.min()) <= int(part.y.max()) < k:
@@ -128,7 +134,7 @@ def _check_labels(parts: Mapping[str, Part | None], k: int) -> None:
 
 
 def _collected(given: tuple[Any, Any] | str | Path, k: int, shape: tuple[int, ...]) -> Part:
-    """A re-collected set from arrays, from a file of images and labels, or from a folder of numbered classes."""
+    """Return a re-collected set from arrays, from a file of images and labels, or from a folder of numbered classes."""
     if not isinstance(given, str | Path):
         return of_arrays(*given)
     return read_part(Path(given), numbered_classes(k), shape)

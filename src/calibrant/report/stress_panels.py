@@ -19,7 +19,7 @@ MAPS = (
 
 
 def panels(report: StressReport) -> list[Panel]:
-    """The sections for what this run has measured, each with its figures."""
+    """Return the sections of this run, each with its figures."""
     o = report.outcome
     made = [replace(panel, figures=_figures(name, report)) for name, panel in sections(o).items()]
     made += [] if report.rule is None else [report.rule.panel()]

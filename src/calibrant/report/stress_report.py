@@ -1,4 +1,4 @@
-"""What a stress run found, as an object and as text: means by severity, what breaks first, calibrators."""
+"""The result of a stress run, as an object and as text."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TITLES = {"accuracy": "Accuracy", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 
 @dataclass(frozen=True)
 class StressReport(Shown):
-    """What a stress run found: `table()`, `plot(metric)`, `worst()`, `to_json()`."""
+    """The result of a stress run: `table()`, `plot(metric)`, `worst()`, `to_json()`."""
 
     outcome: Outcome
     settings: Mapping[str, Any] = field(default_factory=dict)
     rule: RuleUnderShift | None = None
 
     def worst(self) -> Broken | None:
-        """The corruption that breaks the model first: at the lowest severity, then with the least accuracy left."""
+        """Return the corruption that breaks the model first: at the lowest severity, with the least accuracy left."""
         return self.outcome.broken[0] if self.outcome.broken else None
 
     def values(self, metric: str = "accuracy") -> dict[tuple[str, int], float | None]:
-        """(type, severity) → value, with ("", 0) for clean."""
+        """Return the value of a metric for each (type, severity), with ("", 0) for clean."""
         if self.outcome.corruptions is None:
             raise InputError("this report has no corruptions; run the suite 'corruptions'")
         cells = self.outcome.corruptions.cells
@@ -46,19 +46,19 @@ class StressReport(Shown):
         return {("", 0): clean, **{key: row[metric] for key, row in cells.items()}}
 
     def plot(self, metric: str = "accuracy", *, ax: Axes | None = None) -> Axes:
-        """The heat map type × severity of accuracy, nll, ece or auroc."""
+        """Draw the heat map type × severity of accuracy, nll, ece or auroc."""
         high = metric in ("accuracy", "auroc")
         return heatmap(
             self.values(metric), title=TITLES[metric], better="high" if high else "low", percent=metric != "nll", ax=ax
         )
 
     def table(self) -> str:
-        """By severity, the means over types; then what breaks first, and what becomes of the rule."""
+        """Return the means over types by severity, the findings in sentences, and what becomes of the rule."""
         return text(self.outcome) if self.rule is None else f"{text(self.outcome).rstrip()}\n\n{self.rule.text()}"
 
     @property
     def verdict(self) -> str:
-        """The finding in one sentence: which shift breaks this model first."""
+        """Which shift breaks this model first, in one sentence."""
         return breaking(self.outcome)
 
     def _shown(self) -> tuple[str, Rows]:
@@ -73,7 +73,7 @@ class StressReport(Shown):
 
 
 def text(o: Outcome) -> str:
-    """The means by severity, the finding of each section in a sentence, and the ECE under each calibrator."""
+    """Return the means by severity, the lead of each section, and the ECE under each calibrator."""
     narrow = [[cell.replace(" [", " ").replace(", ", "…").rstrip("]") for cell in row] for row in by_severity(o)]
     lines = aligned(narrow, numbers=True)  # "6.0% 3.3…10.3" instead of "6.0% [3.3, 10.3]": four of them fit 80 columns
     if o.corruptions is not None:

@@ -1,4 +1,4 @@
-"""A rule under shift: it is judged on every cell, from the stored logits, and compared with its promise."""
+"""A rule under shift: judged on every cell, from the stored logits, and compared with its promise."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COLUMNS = {
 KEPT = {
     True: "which breaks the promise",
     False: "in line with the promise",
-    None: "measured on items and not on groups, so without a verdict on the promise",
+    None: "measured on items instead of groups, so without a verdict on the promise",
 }
 SAID = {"accuracy_accepted": "of the accepted are right", "coverage": "of sets hold the truth"}
 
 
 def check_rule(rule: Rule | None, k: int) -> None:
-    """Refuses a rule that cannot decide about this model's logits, before anything is written."""
+    """Refuse a rule that cannot decide about this model's logits, before anything is written."""
     if rule is None:
         return
     if rule.by == "group":
@@ -48,7 +48,7 @@ def check_rule(rule: Rule | None, k: int) -> None:
 
 
 def items_of(arrays: Arrays, raw: bool) -> Predictions:
-    """The items of a cell; every frame of a sequence [N, T, K] is one, and the sequence is its group."""
+    """Return the items of a cell; each frame of a sequence [N, T, K] is an item, and its sequence is its group."""
     z, labels = arrays["logits"], arrays["labels"]
     if z.ndim == 2:
         return predictions_of(arrays, raw, None)
@@ -72,7 +72,7 @@ class RuleUnderShift:
             raise SplitError("the rule was chosen on the items that are stressed; choose it on other items") from error
 
     def sentence(self) -> str:
-        """The promise on clean items, and under which shift it is broken most."""
+        """Say how the promise holds on clean items, and which shift breaks it most."""
         clean = self.cells[Cell("clean")]
         if clean.promise is None:
             if "loss_accepted" not in clean.estimates:
@@ -97,7 +97,7 @@ class RuleUnderShift:
         return f"{said} Under {idle} of the shifts nothing is accepted." if idle else said
 
     def text(self) -> str:
-        """For a terminal: each type at its highest severity, and where the promise is first broken."""
+        """Return a table for the terminal: each type at its highest severity, and where the promise first breaks."""
         rows = [["rule, at the highest severity", *self._titles(), "promise broken from severity"]]
         for shift in dict.fromkeys(_name(c) for c in self.cells):
             cells = [c for c in self.cells if _name(c) == shift]
@@ -107,7 +107,7 @@ class RuleUnderShift:
         return "\n".join([f"rule: {self.rule.sentence}", *aligned(rows, numbers=True), self.sentence()])
 
     def panel(self) -> Panel:
-        """For the HTML report: every cell."""
+        """Return the panel for the HTML report, with every cell."""
         rows = [[_called(c), *self._row(c), "broken" if j.broken else DASH] for c, j in self.cells.items()]
         head = ["items", *self._titles(), "promise"]
         notes = [

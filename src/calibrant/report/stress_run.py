@@ -1,4 +1,4 @@
-"""A stress run from the choice of shifts to the report, the same from Python and from the command line.
+"""A stress run from the choice of shifts to the report, for Python and the command line.
 
 Everything that can be refused is refused before anything is written.
 """
@@ -39,7 +39,7 @@ def chosen(
     *,
     made_here: bool = True,
 ) -> Choice:
-    """What was asked for, by name. Types that are not `made_here` are those of a folder, by default all of them."""
+    """Return the chosen shifts by name. Types that are not `made_here` are those of a folder, by default all."""
     suites = chosen_suites(suite)
     if natural and "natural" not in suites:
         suites = (*suites, "natural")
@@ -60,7 +60,7 @@ def chosen(
 
 
 def completed(choice: Choice, material: Material, outside: Sequence[str]) -> Choice:
-    """With the types and severities that a folder of corruptions has, and the foreign sets, which must exist."""
+    """Add the types and severities of a folder of corruptions, and the foreign sets; all of them must exist."""
     held = material.corruptions
     if held is not None and "corruptions" in choice.suites:
         choice = replace(choice, types=choice.types or tuple(held.types))
@@ -92,9 +92,9 @@ def stressed(
     classes: tuple[str, ...] | None = None,
     progress: bool = False,
 ) -> StressReport:
-    """Every cell asked (or read, where it is kept) and judged. Without a seed there are no intervals.
+    """Compute every cell, or read it if it is stored, and return the report. Without a seed there are no intervals.
 
-    `settings` decide what the cells hold, besides what is known here; a folder begun with others is refused.
+    `settings` are further settings that the cells depend on. A folder that was begun with other settings is refused.
     """
     compared = {}
     if reference is not None:
@@ -122,7 +122,7 @@ def stressed(
 
 
 def _settings(material: Material, choice: Choice, subject: Subject) -> dict[str, Any]:
-    """What the cells hold, by content: other items under the same name are other items."""
+    """Return the settings that the cells depend on, with the content of data, because names can be reused."""
     held, calibration = material.corruptions, material.calibration
     return {
         "items": content(material.part),
@@ -144,7 +144,7 @@ def _settings(material: Material, choice: Choice, subject: Subject) -> dict[str,
 
 
 def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
-    """Weights are hashed, but code is not: another function or `prepare` is found by its answers to the first items."""
+    """Refuse a folder whose first items have other answers: weights are hashed, but code (`prepare`) is not."""
     clean = Cell("clean")
     if clean.key not in folder or isinstance(subject.predictor, Ensemble):
         return
@@ -156,7 +156,7 @@ def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
 
 
 def _fitted(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str]) -> dict[str, FittedMap]:
-    """Each calibrator fitted on the clean calibration cell; none where there is no such cell."""
+    """Return each calibrator fitted on the clean calibration cell, if there is one."""
     held = cells.get(Cell("calibration"))
     if held is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a stress run found, in words and tables: the terminal prints the words, the HTML report shows both."""
+"""The result of a stress run in words and tables: a terminal prints the words, the HTML report shows both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = {"error": "error", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 
 
 def sections(o: Outcome) -> dict[str, Panel]:
-    """A section for each suite of the run, without figures."""
+    """Return a section for each suite of the run, without figures."""
     found = {
         "corruptions": None if o.corruptions is None else corruptions(o),
         "calibrators": calibrators(o) if len(o.calibrators) > 1 else None,
@@ -59,7 +59,7 @@ def corruptions(o: Outcome) -> Panel:
 
 
 def by_severity(o: Outcome) -> list[tuple[str, ...]]:
-    """Rows of text: the header, the clean items, then the mean over corruptions at each severity."""
+    """Return rows of text: the header, the clean items, then the mean over corruptions at each severity."""
     accuracy = o.clean["accuracy"].value
     clean = {name: Estimate(o.clean[name].value) for name in ("nll", "ece", "auroc")}
     rows: dict[str, Mapping[str, Estimate]] = {
@@ -74,7 +74,7 @@ def by_severity(o: Outcome) -> list[tuple[str, ...]]:
 
 
 def breaking(o: Outcome) -> str:
-    """One sentence: which shift breaks this model first."""
+    """Say which shift breaks this model first."""
     if not o.broken or o.corruptions is None:
         return "no corruption was tried"
     worst = o.broken[0]

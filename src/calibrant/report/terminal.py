@@ -1,4 +1,4 @@
-"""Rich tables for the command line: pure functions from records to renderables; the CLI prints them."""
+"""Rich tables for the command line: pure functions from records to renderables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARK = {"chosen": "bold green", "worst": "bold red"}
 
 
 def verdict_line(report: Report) -> Text:
-    """The headline in the colour of its kind, then how sure we are and what confidence ranks."""
+    """Return the headline in the colour of its kind, then how certain it is and how well confidence ranks."""
     v = judge(report)
     text = Text()
     if report.file:
@@ -41,7 +41,7 @@ def verdict_line(report: Report) -> Text:
 
 
 def audit_table(report: Report, names: Sequence[str]) -> Table:
-    """The named metrics with their intervals; what does not exist says why."""
+    """Return a table of the named metrics with their intervals, or the reason why a value does not exist."""
     table = _table(("metric", "left"), ("", "left"), ("value", "right"), ("95% interval", "left"), ("", "left"))
     for name in names:
         e, metric = report[name], METRICS[name]
@@ -56,12 +56,12 @@ def audit_table(report: Report, names: Sequence[str]) -> Table:
 
 
 def audit(report: Report, names: Sequence[str]) -> Group:
-    """Headline and table, what `calibrant audit` prints for one file."""
+    """Return what `calibrant audit` prints for one file: the headline and the table."""
     return Group(verdict_line(report), "", audit_table(report, names))
 
 
 def side_by_side(reports: Sequence[Report], names: Sequence[str]) -> Table:
-    """Several files, one column each."""
+    """Return a table with one column per file."""
     called = short_names([r.file or f"#{i + 1}" for i, r in enumerate(reports)])
     table = _table(("metric", "left"), ("", "left"), *[(name, "right") for name in called])
     for name in names:
@@ -75,9 +75,10 @@ def side_by_side(reports: Sequence[Report], names: Sequence[str]) -> Table:
 
 
 def compare_table(comparison: Comparison, names: Sequence[str] | None = None) -> Table:
-    """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words.
+    """Return a table of the paired comparison: per metric the difference, its interval, p and the verdict.
 
-    p is corrected for all metrics of the comparison, also for those that `names` leaves out."""
+    p is corrected for all metrics of the comparison, including those that `names` leaves out.
+    """
     table = _table(
         ("metric", "left"),
         ("", "left"),
@@ -104,8 +105,8 @@ def compare_table(comparison: Comparison, names: Sequence[str] | None = None) ->
 
 
 def joint_table(rows: Sequence[tuple[str, Report]]) -> Table:
-    """Predictors as rows, metrics as columns, the best of each column in bold."""
-    table = Table(box=None, padding=(0, 1, 0, 0))  # eighty columns hold the longest name
+    """Return a table with a row per predictor and a column per metric, the best of each column in bold."""
+    table = Table(box=None, padding=(0, 1, 0, 0))  # the longest name fits 80 columns
     table.add_column("predictor", overflow="fold")
     for name in HEADLINE:
         table.add_column(f"{name} {ARROW[METRICS[name].better]}", justify="right", style="default")
@@ -129,7 +130,7 @@ def _cost(name: str, report: Report) -> float:
 
 
 def text_table(found: TextTable) -> Table:
-    """A table of the report, without its caption."""
+    """Return a table of the report for a terminal, without its caption."""
     table = _table(*[(name, "left" if i == 0 else "right") for i, name in enumerate(found.head)])
     for i, row in enumerate(found.rows):
         cells = [Text(escaped(cell, lines=True), overflow="fold") for cell in row]

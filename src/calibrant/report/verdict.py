@@ -2,10 +2,10 @@
 
     overconfident: says 97%, is right 91%
 
-Its direction is the sign of the gap (mean confidence − accuracy); it is only said when the gap's interval
-excludes zero. A gap within noise may still hide errors that cancel (too sure here, too unsure there): the test of
-calibration decides between `uneven` and `calibrated`. "Is it large?" and "is it noise?" are two questions, and the
-words answer both: an interval that excludes zero by half a point is *slightly* overconfident.
+The direction is the sign of the gap (mean confidence − accuracy), and is claimed only if the gap's interval excludes
+zero. A gap within noise may still hide errors that cancel (too sure here, too unsure there): the test of calibration
+decides between `uneven` and `calibrated`. The words answer both "is it noise?" and "is it large?": a gap of half a
+point whose interval excludes zero is *slightly* overconfident.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Kind = Literal["over", "under", "uneven", "calibrated", "unknown"]
 
 ALPHA = 0.05
 SLIGHT, STRONG = 0.01, 0.10
-"""|gap| below the first is called slight, from the second on strong."""
+"""A gap below the first is called slight, a gap of the second or more strong."""
 
 QUALITY = ((0.95, "very well"), (0.85, "well"), (0.7, "moderately"), (0.0, "poorly"))
-"""From this AUROC on, the ordering is called so."""
+"""The least AUROC for each word about the ranking."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`sentence` is the headline, `reason` says how sure we are, `ranking` what confidence is good for."""
+    """`sentence` is the headline, `reason` says how certain it is, `ranking` says how well confidence ranks errors."""
 
     kind: Kind
     sentence: str
@@ -40,12 +40,12 @@ class Verdict:
 
 
 def verdict(report: Report) -> str:
-    """The headline alone."""
+    """Return the headline alone."""
     return judge(report).sentence
 
 
 def shown(report: Report) -> tuple[str, Rows]:
-    """What `repr(report)` shows: the headline, and six numbers with their intervals."""
+    """Return what `repr(report)` shows: the headline, and six numbers with their intervals."""
     of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
     rows = [(name, brief(name, report[name])) for name in headline(report)]
     if (caveat := caveats_line(report, headline(report))) is not None:
@@ -90,7 +90,7 @@ def judge(report: Report) -> Verdict:
 
 
 def test_p(report: Report) -> float | None:
-    """The p-value of the calibration test, if the report has one."""
+    """Return the p-value of the calibration test, if the report has one."""
     test = report.extras.get("calibration_test")
     if not isinstance(test, Mapping):
         return None
@@ -103,7 +103,7 @@ def _span(low: float, high: float) -> str:
 
 
 def _ranking(report: Report) -> str:
-    """What AUROC means for someone who wants to set a threshold."""
+    """Say what the AUROC means for setting a threshold."""
     auroc = report.metrics.get("auroc")
     if auroc is None:
         return ""

@@ -20,13 +20,13 @@ def read(name: str) -> str:
 
 
 def script_hash(script: str) -> str:
-    """What the Content-Security-Policy admits: this very script, and no other."""
+    """Return the hash by which the Content-Security-Policy admits this script and no other."""
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 def json_for_html(value: Any) -> str:
-    """JSON that no HTML parser can leave: <, >, & and the two line separators of JavaScript are escaped."""
+    """Return JSON that is safe inside HTML: <, >, & and the two line separators of JavaScript are escaped."""
     text = json.dumps(jsonable(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -34,7 +34,7 @@ def json_for_html(value: Any) -> str:
 
 
 def render(template: str, command: str, data: Any, **content: Any) -> str:
-    """A page in the common frame. `data` is for the script; `command` says how to make the page again."""
+    """Return a page in the common frame. The script reads `data`; `command` says how to make the page again."""
     from markupsafe import Markup
 
     script = read("report.js")
@@ -52,7 +52,7 @@ def render(template: str, command: str, data: Any, **content: Any) -> str:
 
 @cache
 def _environment() -> Any:
-    """jinja2, everything escaped unless it is Markup, control characters too; an undefined name is an error."""
+    """Return jinja2's environment: all text is escaped unless it is Markup, and an undefined name is an error."""
     import jinja2
     from markupsafe import Markup
 

@@ -1,7 +1,7 @@
-"""Figures, each a pure function `plot(data, *, ax=None) -> Axes`: for users, and as SVG inside the report.
+"""Figures, for users and for the report: pure functions `plot(data, *, ax=None) -> Axes`.
 
-They use matplotlib's object-oriented interface only (no pyplot, no global state). Colours are the report's
-(`style.COLOURS`); `svg.to_svg` turns them into CSS variables, so that a figure follows light and dark.
+They use matplotlib's object-oriented interface only (no pyplot, no global state). The colours are those of the report
+(`style.COLOURS`); `svg.to_svg` turns them into CSS variables, so that a figure follows the light or dark page.
 """
 
 from calibrant.report.plots.coverage import accuracy_coverage, risk_coverage, set_sizes

@@ -1,4 +1,4 @@
-"""Accept the most confident first: risk–coverage and accuracy–coverage curves; how large prediction sets are.
+"""Risk–coverage and accuracy–coverage curves, which accept the surest items first, and the sizes of prediction sets.
 
 The band is a pointwise Wilson interval; curves with a label share their axes and have none. Curves are thinned to a few
 hundred points, which is more than the pixels.
@@ -24,7 +24,7 @@ POINTS = 240
 
 
 def coverage_curve(scores: Scores, points: int = POINTS) -> tuple[Floats, Floats]:
-    """(coverage, accuracy of the accepted), thinned evenly in coverage; both ends are kept."""
+    """Return (coverage, accuracy of the accepted), thinned evenly in coverage with both ends kept."""
     good, bad = run_weights(rank(scores.log_error), scores.correct)
     coverage, accuracy = (t[0].numpy() for t in curve(good, bad))
     at = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1, points) - 1e-12))
@@ -34,7 +34,7 @@ def coverage_curve(scores: Scores, points: int = POINTS) -> tuple[Floats, Floats
 def risk_coverage(
     scores: Scores, *, ax: Axes | None = None, label: str | None = None, colour: str = "accent", effective: float = 1.0
 ) -> Axes:
-    """Error rate among the accepted, against the share accepted; dashed: a perfect ordering at this accuracy."""
+    """Draw the error rate of the accepted against their share; dashed: a perfect ordering at this accuracy."""
     ax = ax or new_axes()
     _band(ax, scores, effective, colour, label, risk=True)
     right = float(scores.correct.double().mean())
@@ -47,7 +47,7 @@ def risk_coverage(
 def accuracy_coverage(
     scores: Scores, *, ax: Axes | None = None, label: str | None = None, colour: str = "accent", effective: float = 1.0
 ) -> Axes:
-    """Accuracy among the accepted, against the share accepted."""
+    """Draw the accuracy of the accepted against their share."""
     ax = ax or new_axes()
     _band(ax, scores, effective, colour, label, risk=False)
     ax.set_ylabel("accuracy of what is accepted")
@@ -60,7 +60,7 @@ def _band(ax: Axes, scores: Scores, effective: float, colour: str, label: str | 
     low, high = wilson(accuracy * coverage * n, coverage * n)
     if risk:
         accuracy, low, high = 1 - accuracy, 1 - high, 1 - low
-    alone = len(coverage) == 1  # all confidences are equal: there is one point
+    alone = len(coverage) == 1  # all confidences are equal
     style = {"marker": "o" if alone else None, "clip_on": not alone}
     band = {"low": low, "high": high} if label is None else {}  # bands of several curves would hide each other
     line(ax, coverage, accuracy, colour, label, **band, **style)
@@ -81,7 +81,7 @@ def _finish(ax: Axes, label: str | None) -> Axes:
 
 
 def set_sizes(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
-    """Rows of `Judgement.tables["by_size"]`: size, items, and the share of them whose set holds the truth."""
+    """Draw how many sets of each size hold the truth, from the rows of `Judgement.tables["by_size"]`."""
     ax = ax or new_axes()
     items = [row["items"] for row in rows]
     held = [row["items"] * row["coverage"].value for row in rows]

@@ -1,4 +1,4 @@
-"""Dots with their intervals, one small panel per metric: reports one below the other, or differences from a paper's."""
+"""Dots with their intervals, one small panel per metric: of several reports, or of differences beside a paper's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def forest(
     axes: Sequence[Axes] | None = None,
     colours: Sequence[str] = SERIES,
 ) -> Sequence[Axes]:
-    """One panel per metric (each has its own scale), one row per report."""
+    """Draw one panel per metric, with its own scale, and one row per report."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]
     if axes is None:
         axes = side_by_side(len(present), len(reports))
@@ -59,7 +59,7 @@ def forest(
 
 @dataclass(frozen=True)
 class Difference:
-    """One row; `colour` is a name of `style.COLOURS`, `tip` what is shown when the pointer rests on it."""
+    """One row; `colour` is a name of `style.COLOURS`, and `tip` is the text under the pointer."""
 
     label: str
     metric: str
@@ -72,7 +72,7 @@ class Difference:
 
 
 def differences(found: Sequence[Difference]) -> Axes:
-    """A diamond is the paper's difference, a dot ours with its interval."""
+    """Draw each difference: a diamond for the paper's, a dot with its interval for ours."""
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(d.metric for d in found))
@@ -113,7 +113,7 @@ def _row(
 
 
 def _rows(ax: Axes, names: Sequence[str]) -> None:
-    """The names of the rows, the first at the top."""
+    """Name the rows, the first at the top."""
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_yticks(range(len(names)), names)
     as_they_are(ax)

@@ -23,7 +23,7 @@ MOST_NAMED = 12
 
 
 def level_accuracy(found: ByLevel, *, ax: Axes | None = None) -> Axes:
-    """Accuracy and confidence of the predicted class in each level (Fig. 1, top): the room between is the gap."""
+    """Draw the accuracy and the confidence in each level (Fig. 1, top); the area between them is the gap."""
     ax = ax or new_axes()
     _line(ax, [row.confidence for row in found.rows], "bad", "confidence")
     _line(ax, [row.accuracy for row in found.rows], "accent", "accuracy")
@@ -34,7 +34,7 @@ def level_accuracy(found: ByLevel, *, ax: Axes | None = None) -> Axes:
 
 
 def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ece", *, ax: Axes | None = None) -> Axes:
-    """ECE, or variance over runs, in each level (Fig. 1, bottom; Fig. 2 c and d), one line per predictor."""
+    """Draw the ECE, or the variance over runs, in each level (Fig. 1, bottom; Fig. 2 c, d), a line per predictor."""
     ax = ax or new_axes()
     levels = 1
     for i, each in enumerate(found):
@@ -51,7 +51,7 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
 
 
 def epsilon_path(epsilon: Sequence[Sequence[float]], *, ax: Axes | None = None) -> Axes:
-    """ε_r after each epoch, one line per level (red: least robust), from one row per epoch, first the start."""
+    """Draw ε_r after each epoch, one line per level (red: least robust). The first row is the start."""
     from matplotlib.colors import to_hex
 
     ax = ax or new_axes(5.2, 3.2)

@@ -44,7 +44,7 @@ def reliability(
     colour: str = "accent",
     bars: bool = True,
 ) -> Axes:
-    """Accuracy of each bin at its mean confidence. `effective`: share of independent items (groups)."""
+    """Draw the accuracy of each bin at its mean confidence. `effective` is the share of independent items (groups)."""
     ax = ax or new_axes(4.2, 3.6)
     sums = data if isinstance(data, BinSums) else event_bins(data)
     bins = sums.count.shape[-1]
@@ -72,7 +72,7 @@ def reliability(
 
 
 def confidence_histogram(data: Scores | BinSums, *, ax: Axes | None = None) -> Axes:
-    """Share of the items in each bin of confidence."""
+    """Draw the share of the items in each bin of confidence."""
     ax = ax or new_axes(4.2, 1.2)
     sums = data if isinstance(data, BinSums) else event_bins(data)
     bins = sums.count.shape[-1]
@@ -87,7 +87,7 @@ def confidence_histogram(data: Scores | BinSums, *, ax: Axes | None = None) -> A
 
 
 def reliability_figure(data: Scores | BinSums, *, effective: float = 1.0) -> Axes:
-    """The diagram above, the histogram below, one confidence axis; returns the diagram's axes."""
+    """Draw the diagram above the histogram, on one confidence axis; return the axes of the diagram."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4, 4.5), layout="constrained")
@@ -103,7 +103,7 @@ def reliability_figure(data: Scores | BinSums, *, effective: float = 1.0) -> Axe
 def before_after(
     before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None
 ) -> Sequence[Axes]:
-    """Two reliability diagrams side by side on the same axes."""
+    """Draw two reliability diagrams side by side, with the same scales."""
     if axes is None:
         axes = side_by_side(2, 6, width=3.1)
     for ax, data, title in zip(axes, (before, after), ("before", "after"), strict=True):
@@ -121,7 +121,7 @@ def _tip(left: float, right: float, n: float, conf: float, acc: float, low: floa
 
 
 def confidence_density(scores: Scores, *, ax: Axes | None = None, cells: int = 40) -> Axes:
-    """Share of each group's items per cell of confidence; what is drawn is a histogram, not a smoothed guess."""
+    """Draw histograms of the confidence of correct and of incorrect answers, each as shares of its own items."""
     ax = ax or new_axes()
     conf, right = scores.confidence.numpy(), scores.correct.numpy()
     names = ("correct", "incorrect") if scores.about == "top label" else ("positive", "negative")

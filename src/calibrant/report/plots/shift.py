@@ -41,7 +41,7 @@ def heatmap(
     percent: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Rows are types, columns severities (0: clean); the worse, the stronger the red. Every tile shows its number."""
+    """Draw types as rows and severities as columns (0: clean); worse values are redder, each tile shows its number."""
     types = list(dict.fromkeys(c for c, s in values if s))
     severities = sorted({s for _, s in values})
     ax = ax or new_axes(1.9 + 0.56 * len(severities), 0.75 + 0.235 * len(types))
@@ -84,12 +84,12 @@ def _tile(ax: Axes, row: int, column: int, value: float | None, best: float, spa
 def severity_curves(
     rows: Mapping[str, Mapping[int, float | None]], *, label: str, percent: bool = True, ax: Axes | None = None
 ) -> Axes:
-    """One line for each calibrator along the severity."""
+    """Draw one line per calibrator over the severities."""
     ax = ax or new_axes(4.6, 2.9)
     for i, (name, row) in enumerate(rows.items()):
         at = [s for s, v in row.items() if v is not None]
         heights = [v for v in row.values() if v is not None]
-        # the first lies broad and pale beneath: a map that changes nothing is drawn right on it
+        # the first line is broad and pale, because a map that changes nothing is drawn on top of it
         style: dict[str, Any] = {"linewidth": 5.0, "alpha": 0.35} if i == 0 else {}
         style["linestyle"] = "-" if i < len(SERIES) else "--"
         line(ax, at, heights, SERIES[i % len(SERIES)], name, marker="o", markersize=3.5, **style)
@@ -105,7 +105,7 @@ def severity_curves(
 
 
 def frequency_curve(accuracy: Mapping[float, Estimate], clean: float, *, ax: Axes | None = None) -> Axes:
-    """Accuracy under noise of one frequency (SS Fig. 6) with its intervals; dashed: without noise."""
+    """Draw the accuracy under noise of each frequency (SS Fig. 6), with intervals; dashed: without noise."""
     ax = ax or new_axes(4.6, 2.7)
     known = {f: e for f, e in sorted(accuracy.items()) if e.value is not None}
     values = [float(e.value or 0) for e in known.values()]
@@ -124,11 +124,11 @@ def frequency_curve(accuracy: Mapping[float, Estimate], clean: float, *, ax: Axe
 def entropy_histograms(
     entropies: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], k: int, *, cells: int = 30
 ) -> Axes:
-    """AR Fig. 4: entropies of familiar items (key "") and of each foreign set; higher outside is better."""
+    """Draw histograms of the entropy of familiar items (key "") and of each foreign set (AR Fig. 4)."""
     from matplotlib.figure import Figure
 
     foreign = [name for name in entropies if name]
-    columns = 3 if len(foreign) == 3 else min(2, len(foreign))  # three in a row leave no hole
+    columns = 3 if len(foreign) == 3 else min(2, len(foreign))  # three sets fill one row
     rows = -(-len(foreign) // columns)
     figure = Figure(figsize=(3.6 * columns, 2.1 * rows), layout="constrained")
     edges = np.linspace(0, math.log(k), cells + 1)

@@ -1,4 +1,4 @@
-"""One look for all figures: colours that stand on white and on near-black, few lines, no boxes."""
+"""The common style of all figures: colours that are legible on white and near-black, few lines, no boxes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERIES = ("accent", "second", "good", "bad", "muted")
 
 
 def new_axes(width: float = 4.6, height: float = 3.2) -> Axes:
-    """Axes on a figure of their own, outside pyplot's registry."""
+    """Return axes on a new figure, outside pyplot's registry."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -35,7 +35,7 @@ def new_axes(width: float = 4.6, height: float = 3.2) -> Axes:
 
 
 def side_by_side(columns: int, rows: int, width: float = 1.75) -> Sequence[Axes]:
-    """Axes of this width beside each other on a figure of their own, as high as this many rows of dots need."""
+    """Return axes side by side on a new figure, high enough for this many rows of dots."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -44,7 +44,7 @@ def side_by_side(columns: int, rows: int, width: float = 1.75) -> Sequence[Axes]
 
 
 def dress(ax: Axes) -> Axes:
-    """The report's look: transparent, two spines, a light grid."""
+    """Style the axes like the report: transparent, two spines, a light grid."""
     ax.patch.set_alpha(0)
     figure_of(ax).patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
@@ -75,7 +75,7 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
 
 
 def scale(*names: str) -> Any:
-    """A colour map that passes through these colours."""
+    """Return a colour map through these colours."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list(" ".join(names), [COLOURS[name] for name in names])
@@ -84,14 +84,14 @@ def scale(*names: str) -> Any:
 def line(
     ax: Axes, x: Any, y: Any, colour: str, label: str | None = None, *, low: Any = None, high: Any = None, **style: Any
 ) -> None:
-    """A line in a colour of the report, with its band where there is one."""
+    """Draw a line in a colour of the report, with a band if `low` and `high` are given."""
     if low is not None:
         ax.fill_between(x, low, high, color=COLOURS[colour], alpha=0.15, linewidth=0)
     ax.plot(x, y, color=COLOURS[colour], label=shown(label), **{"linewidth": 1.6, **style})
 
 
 def outline(ax: Axes, heights: Any, edges: Any, colour: str, label: str | None = None) -> None:
-    """A histogram as a pale area with its outline, so that several can lie over each other."""
+    """Draw a histogram as a pale area with an outline, so that several can overlap."""
     ax.stairs(heights, edges, fill=True, color=COLOURS[colour], alpha=0.18)
     ax.stairs(heights, edges, color=COLOURS[colour], linewidth=1.4, label=shown(label))
 
@@ -103,15 +103,15 @@ DASHED: Any = {"color": COLOURS["muted"], "linewidth": 1, "dashes": (4, 3)}
 def legend(ax: Axes, **options: Any) -> None:
     drawn = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
     for text in drawn.get_texts():
-        text.set_parse_math(False)  # a dollar in a name does not begin a formula
+        text.set_parse_math(False)  # a dollar sign in a name starts no formula
 
 
 def as_they_are(ax: Axes) -> None:
-    """Show ticks and titles that may be names as plain text, not as formulas."""
+    """Show ticks and titles as plain text, not as formulas, because they may be names."""
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels(), *(ax.title, ax._left_title)):  # type: ignore[attr-defined]
         text.set_parse_math(False)
 
 
 def shown(name: str | None) -> str | None:
-    """A name that a legend shows: matplotlib leaves out those that begin with an underscore."""
+    """Return the name as a legend shows it: matplotlib leaves out names that begin with an underscore."""
     return f" {name}" if name is not None and name.startswith("_") else name

@@ -1,8 +1,8 @@
 """A figure as a small SVG string that is the same every time and follows the page's colours.
 
 Text stays text (the page's font, selectable, half the size of outlines). Colours of `style.COLOURS` become
-`var(--name, colour)`; matplotlib's numbered ids go, because several figures share one page; a `gid` of the form
-`tip:…` becomes a tooltip.
+`var(--name, colour)`. Matplotlib's numbered ids are removed, because several figures share one page. A `gid` of the
+form `tip:…` becomes a tooltip.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TIP = "tip:"
 
 
 def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
-    """The whole figure that `ax` stands in; a screen reader reads `label`.
+    """Return the whole figure of `ax` as SVG; a screen reader reads `label`.
 
-    `data-frame` holds where `ax` lies (left, top, right, bottom) and what it spans (x, X, y, Y), so that the page's
+    `data-frame` holds the place of `ax` (left, top, right, bottom) and its limits (x, X, y, Y), so that the page's
     script can move a marker over it.
     """
     import matplotlib
@@ -53,13 +53,13 @@ def _small(svg: str) -> str:
     svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
     svg = re.sub(r' id="(?!p[0-9a-f]{10}|m[0-9a-f]{10}|C)[^"]*"', "", svg)
     svg = re.sub(r"<defs>\s*</defs>|<defs/>", "", svg)
-    # a hundredth of a point is below any screen; what stands between tags is text, and keeps its digits
+    # no screen shows a hundredth of a point; numbers between tags are text and keep their digits
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(-?\d+\.\d{2})\d+", r"\1", tag[0]), svg)
     return re.sub(r">\s+<", "><", re.sub(r" *\n *", " ", svg)).strip()
 
 
 def _frame(ax: Axes) -> str:
-    """After drawing, in points from the top left, as SVG counts them."""
+    """Return the place of the drawn axes, in points from the top left as in SVG, and their limits."""
     figure = figure_of(ax)
     height = figure.get_size_inches()[1]
     box = ax.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
