@@ -22,7 +22,7 @@ from calibrant.bench import measure, steps, train
 from calibrant.bench.place import Place
 from calibrant.bench.run import run
 from calibrant.bench.store import FOLDER, Store
-from calibrant.bench.tables import standing
+from calibrant.bench.tables import row_statuses
 from calibrant.executors import InProcess
 from calibrant.papers import PAPERS, Experiment, experiments
 from calibrant.training import How
@@ -80,7 +80,7 @@ def status(cells: int) -> float:
             key = hashlib.sha256(str(i).encode()).hexdigest()
             row = rows[i % len(rows)]
             place.store.write(replace(made, key=key, seed=i // len(rows), experiment=row.name))
-        return timed(lambda: standing(rows, place.store))[1]
+        return timed(lambda: row_statuses(rows, place.store))[1]
 
 
 def main() -> None:

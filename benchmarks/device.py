@@ -108,8 +108,8 @@ class Bench:
         p, there = calibrant.predictions(z, y), calibrant.predictions(*self.there(z, y))
         for name in ("vector", "structured_vector", "structured_matrix", "dirichlet"):
             calibrator = CALIBRATORS[name](**({"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}))
-            ms, found = self.run(partial(calibrator.fold, there))
-            expected, cpu = timed(partial(calibrator.fold, p), clock=time.perf_counter)
+            ms, found = self.run(partial(calibrator.fit_map, there))
+            expected, cpu = timed(partial(calibrator.fit_map, p), clock=time.perf_counter)
             gap = (torch.log_softmax(found(z[:500]), 1) - torch.log_softmax(expected(z[:500]), 1)).abs().max()
             self.add(f"{name}, {z.shape[0]:,} × {z.shape[1]:,}", ms, 1e3 * cpu, float(gap), FITTED)
 

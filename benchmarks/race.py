@@ -36,7 +36,7 @@ from calibrant.files.paths import visible
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.posthoc import CALIBRATORS
-from calibrant.posthoc.auto import BENT
+from calibrant.posthoc.auto import SMOOTH_PAIRS
 from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import resolve
 from calibrant.types import Predictions
@@ -57,7 +57,7 @@ def ours(budget: float) -> dict[str, Run]:
         for settings in cls.candidates:
             label = ", ".join(f"{k}={v}" for k, v in settings.items())
             runs[f"{name} ({label})" if label else name] = _ours(name, dict(settings))
-    for first, second in BENT:
+    for first, second in SMOOTH_PAIRS:
         runs[f"{first}+{second}"] = _ours(f"{first}+{second}", {})
     runs["auto"] = _auto(budget)
     return runs
@@ -67,7 +67,7 @@ def _ours(name: str, settings: dict[str, Any]) -> Run:
     def run(calibration: Predictions, test: Predictions) -> tuple[Predictions, float, str]:
         calibrator = resolve(name, settings)
         start = time.process_time()
-        fitted = calibrator.fold(calibration)
+        fitted = calibrator.fit_map(calibration)
         return fitted.predictions(test), time.process_time() - start, ""
 
     return run
@@ -77,7 +77,7 @@ def _auto(budget: float) -> Run:
     def run(calibration: Predictions, test: Predictions) -> tuple[Predictions, float, str]:
         start = time.process_time()
         choice = resolve("auto", {"budget": budget}).choose(calibration, None)  # type: ignore[attr-defined]
-        fitted = choice.calibrator.fold(calibration)
+        fitted = choice.calibrator.fit_map(calibration)
         chosen = next((str(row["method"]) for row in choice.ranking if row.get("chosen")), choice.calibrator.name)
         return fitted.predictions(test), time.process_time() - start, chosen
 

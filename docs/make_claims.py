@@ -1,6 +1,6 @@
-"""`python -m docs.make_claims` writes docs/claims.md, a page per paper and docs/cost.md from results/; a test compares.
+"""`python -m docs.make_claims` writes docs/claims.md, a page per paper and docs/cost.md from the cells in results/.
 
-The remarks at the end of a paper's page are written by hand, in results/notes/.
+A test checks that the pages are up to date. The remarks at the end of a paper's page come from results/notes/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEEDS = 3
 
 
 def pages() -> dict[str, str]:
-    """Name of the file → its text."""
+    """File name → text."""
     cells = list(Store(RESULTS).cells())
     found = summaries(cells)
     each = {
@@ -60,7 +60,7 @@ def paper(name: str, found: Sequence[Summary]) -> str:
     lines = [
         f"# {PAPERS[name].title}",
         "",
-        "What our cells say about its claims. Numbers are differences, method minus baseline, over seeds; the "
+        "What our cells say about its claims. Numbers are differences, method minus baseline, over seeds. The "
         f"verdicts follow [one rule](claims.md#{ANCHOR}). Made by `python -m docs.make_claims`.",
         "",
     ]
@@ -71,12 +71,12 @@ def paper(name: str, found: Sequence[Summary]) -> str:
         if run:
             lines += [_line(HEAD), "|---" * len(HEAD) + "|", *(_line((*r[:-1], f"`{r[-1]}`")) for r in run), ""]
         if s.caveats:
-            lines += ["To know of these numbers: " + "; ".join(s.caveats) + ".", ""]
+            lines += ["Caveats: " + "; ".join(s.caveats) + ".", ""]
         if s.minutes:
             lines += [f"Cost: {s.minutes:.1f} GPU minutes.", ""]
     notes = RESULTS / "notes" / f"{name}.md"
     if notes.is_file():
-        lines += ["## Remarks of those who ran it", "", notes.read_text("utf-8")]
+        lines += ["## Remarks", "", notes.read_text("utf-8")]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -85,11 +85,11 @@ def cost(cells: Sequence[Cell]) -> str:
     lines = [
         "# What the papers' tables cost",
         "",
-        f"What `calibrant bench run PAPER/TABLE --seeds {SEEDS}` would train that is not in `results/` with just its "
-        "settings, and how long that takes at the median pace of the cells there (one H200); `calibrant bench plan` "
-        "prints it row by row. A training is not split over GPUs. Networks that were never trained here have no pace: "
-        "their trainings are counted, their minutes are not. Cells that did not record how many ran beside them count "
-        "in full, so these are upper bounds. Made by `python -m docs.make_claims`.",
+        f"The trainings that `calibrant bench run PAPER/TABLE --seeds {SEEDS}` needs and that are not in `results/`, "
+        "with their time at the median pace of the cells there (one H200). `calibrant bench plan` prints it row by "
+        "row. A training is not split over GPUs. Networks that were never trained here have no pace: their trainings "
+        "are counted, their minutes are not. Cells that did not record how many ran beside them count in full, so "
+        "the minutes are upper bounds. Made by `python -m docs.make_claims`.",
         "",
         _line(heads),
         "|---" * len(heads) + "|",

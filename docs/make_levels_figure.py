@@ -8,7 +8,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from calibrant.bench.by_level import COUNT
+from calibrant.bench.robustness import COUNT
 from calibrant.bench.store import Cell, Store
 from calibrant.report.plots.style import COLOURS, dress
 

@@ -74,7 +74,7 @@ def test_shape_dtype_and_finiteness(calibrator: Calibrator, fitted: dict[str, Fi
 
 
 @each
-def test_label_is_kept_where_promised(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
+def test_label_is_kept_if_promised(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
     m, new = fit(calibrator, fitted), sample(2000, seed=2, scale=2.0)
     if promises_label(m):
         assert torch.equal(reduce(m.predictions(new)).predicted, reduce(new).predicted)
@@ -197,7 +197,7 @@ def test_same_data_gives_the_same_map_and_no_global_randomness(calibrator: Calib
 
 
 @each
-def test_members_give_one_prediction_an_item(calibrator: Calibrator) -> None:
+def test_members_give_one_prediction_per_item(calibrator: Calibrator) -> None:
     p = sample(600, scale=2.0)
     assert p.logits is not None
     noise = torch.randn(3, 600, 4, generator=torch.Generator().manual_seed(9))

@@ -35,7 +35,7 @@ def test_stays_in_bounds_and_successes_flip(name: str, victim: Victim) -> None:
     moved = (result.adversarial - victim.x) * 0.4
     measured = torch.linalg.vector_norm(moved.flatten(1), ATTACKS[name].norm if name != "pgd" else float("inf"), dim=1)
     torch.testing.assert_close(result.distance[result.success], measured[result.success], atol=1e-5, rtol=1e-4)
-    called = make(name, victim.bounds)(victim.model, victim.x[:8])  # the same, without the record
+    called = make(name, victim.bounds)(victim.model, victim.x[:8])  # returns the inputs alone
     torch.testing.assert_close(called, result.adversarial[:8], rtol=1e-5, atol=1e-6)
 
 
@@ -109,8 +109,8 @@ def test_the_result_of_an_item_does_not_depend_on_its_batch(name: str, victim: V
     whole = make(name, victim.bounds).run(victim.model, x).distance
     alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])
     turned = make(name, victim.bounds, batch=14).run(victim.model, x.flip(0)).distance.flip(0)
-    # a batch of another size rounds differently, and the bisection stops within 2⁻¹³; a batch that is one search, as
-    # cleverhans', moves distances by up to 22%
+    # Batches of other sizes round differently, and the bisection stops within 2⁻¹³. If the items of a batch shared one
+    # search, as in cleverhans, distances would differ by up to 22%.
     torch.testing.assert_close(alone, whole[:2], rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(turned, whole, rtol=1e-3, atol=1e-6)
 
@@ -143,7 +143,7 @@ def test_targets_are_reached_and_labels_are_left(name: str, victim: Victim) -> N
     wrong = (own + 1) % 10
     away = make(name, victim.bounds).run(victim.model, victim.x[:4], labels=wrong[:4])
     assert bool(away.success.all())
-    spent = name in BUDGET  # a budget is spent on every item; the nearest success of an item that is wrong is itself
+    spent = name in BUDGET  # a budget is spent on every item; a misclassified item is its own nearest success
     assert bool(((away.distance > 0) == spent).all()) and bool(((away.calls > 0) == spent).all())
 
 
@@ -190,7 +190,7 @@ def test_bad_input(victim: Victim) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'graph'"):
         attack(bounds=victim.bounds, engine="grph").run(victim.model, victim.x)  # type: ignore[arg-type]
 
-    class Lost(nn.Module):  # the other branch's gradient is no number, whichever is taken
+    class Lost(nn.Module):  # the gradient of the branch that is not taken is NaN
         def forward(self, x: Tensor) -> Tensor:
             z = x.flatten(1)[:, :3]
             return torch.where(z < 9, z, z * torch.nan)

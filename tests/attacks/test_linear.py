@@ -22,7 +22,7 @@ def to_boundary(x: Tensor, w: Tensor, height: float, low: float, high: float) ->
     while float(moved(above) @ w) < height:
         below, above = above, 2 * above
         if above > 1e9:
-            return float("inf")  # every pixel is at its bound, and still on this side
+            return float("inf")  # every pixel is at its bound, before the boundary
     for _ in range(80):
         middle = (below + above) / 2
         below, above = (middle, above) if float(moved(middle) @ w) < height else (below, middle)
@@ -121,7 +121,7 @@ def test_an_input_almost_at_the_boundary_still_flips(name: str) -> None:
     """The margin is below the possible rounding error, and the attack moves as far as needed."""
     model, x = linear(30, 3), 0.3 + 0.4 * torch.rand(12, 30, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        for _ in range(2):  # onto the nearest boundary, up to a millionth of the logits
+        for _ in range(2):  # move to the nearest boundary, up to a millionth of the logits
             z, w = model(x), model.weight
             own, other = z.topk(2, -1).indices.T
             normal = w[own] - w[other]

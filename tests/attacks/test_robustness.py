@@ -34,7 +34,7 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     from_batches = calibrant.robustness(victim.model, batches, "ddn", chunk=17)
     from_tensor = calibrant.robustness(victim.model, x, "ddn", bounds=victim.bounds)
     assert from_batches.shape == (40,) and from_batches.dtype == torch.float32
-    # some processors round a convolution of 17 rows otherwise than one of 40
+    # some processors round a convolution of 17 rows differently from one of 40
     torch.testing.assert_close(from_batches, from_tensor, rtol=1e-3, atol=1e-6)
     turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
     torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-3, atol=1e-6)
@@ -89,11 +89,11 @@ def test_store_resumes_and_refuses_other_measurements(victim: Victim, tmp_path: 
         calls += torch.is_grad_enabled()
 
     hook = victim.model.register_forward_hook(count)
-    again = robustness(victim.model, victim.x, "ddn", **settings)  # its own chunk size stands
+    again = robustness(victim.model, victim.x, "ddn", **settings)  # keeps its chunk size
     resumed, calls = calls, 0
     robustness(victim.model, victim.x[20:40], "ddn", bounds=victim.bounds)
     hook.remove()
-    assert torch.equal(first, again) and resumed == calls  # one chunk of three, and no other
+    assert torch.equal(first, again) and resumed == calls  # only one chunk of three was measured again
 
     with pytest.raises(InputError, match="other data"):
         robustness(victim.model, victim.x.flip(0), "ddn", **settings)

@@ -97,7 +97,7 @@ def test_with_half_precision_inputs_the_distance_is_that_of_the_returned_point(
 ) -> None:
     """In bfloat16 a pixel near one has steps of 1/256, which are larger than some distances."""
     model, x = copy.deepcopy(victim.model).to(dtype), victim.x[:12].to(dtype)
-    labels = torch.cat([(victim.y[:2] + 1) % 10, victim.y[2:12]])  # two are wrong from the start
+    labels = torch.cat([(victim.y[:2] + 1) % 10, victim.y[2:12]])  # two items are misclassified already
     attack = ATTACKS[name](bounds=victim.bounds, **({"iterations": 40} if name == "cw" else {}))  # type: ignore[arg-type]
     result = attack.run(model, x, labels)
     assert result.adversarial.dtype == dtype and bool((result.distance[:2] == 0).all())
@@ -113,7 +113,7 @@ def test_successes_on_mc_dropout_hold_in_a_fresh_pass(victim: Victim) -> None:
     predictor = MCDropout(victim.model, members=4, seed=2)
     count, batch = 20, 7
     x, y = victim.x[:count], victim.y[:count]
-    y = torch.where(torch.arange(count) % 5 == 0, (y + 1) % 10, y)  # wrong from the start
+    y = torch.where(torch.arange(count) % 5 == 0, (y + 1) % 10, y)  # every fifth item is misclassified already
     for labels in (None, y):
         result = DDN(bounds=victim.bounds, batch=batch).run(predictor, x, labels=labels)
         away = predictor(x).argmax(-1) if labels is None else labels

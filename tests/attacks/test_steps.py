@@ -154,7 +154,7 @@ def test_ensembles_are_attacked_through_their_pool(kind: str, victim: Victim) ->
     expected = (x.detach() * 0.4 + 0.3 + 0.05 * x.grad.sign()).clamp(0, 1)
     ours = FGSM(bounds=victim.bounds, epsilon=0.05).run(predictor, victim.x[:12]).adversarial * 0.4 + 0.3
     same = (ours - expected).abs().flatten(1).amax(1) < 1e-5
-    assert same.float().mean() > 0.9  # a sign may turn where the gradient is almost zero
+    assert same.float().mean() > 0.9  # signs may differ where the gradient is almost zero
     result = DDN(bounds=victim.bounds).run(predictor, victim.x[:12])
     assert bool(result.success.all())
     assert bool((predictor(result.adversarial).argmax(-1) != predictor(victim.x[:12]).argmax(-1)).all())  # type: ignore[operator]

@@ -80,7 +80,7 @@ def test_attacks_work_inside_inference_mode_and_autocast(victim: Victim) -> None
     x = box.inputs(victim.bounds.pixels(victim.x[:12]), torch.float32)
     with torch.inference_mode():
         inside = DDN(bounds=box).run(victim.model, x.clone())  # an inference tensor
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # its logits would be too coarse to tell a success
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # logits in bfloat16 would be too coarse for the check
         rounded = DDN(bounds=box).run(victim.model, x)
     outside = DDN(bounds=box).run(victim.model, x)
     for found in (inside, rounded):

@@ -1,4 +1,5 @@
-"""What stands in for a paper's data and network, so that every table runs in seconds: digits, made-up texts and frames.
+"""Small replacements for the papers' data and networks, so that every table runs in seconds: digits, generated texts
+and frames.
 
 A cell says what stood in for what, is of scale `smoke`, and stands beside no number of a paper.
 """
@@ -16,18 +17,17 @@ from torch.utils.data import TensorDataset
 
 from calibrant.data import load
 from calibrant.papers import Experiment
-from calibrant.papers.experiment import SMOKE_SIZES, Published, Said
+from calibrant.papers.experiment import SMOKE_SIZES, PublishedLogits, PublishedNetwork
 from calibrant.training.networks import network_of
 from calibrant.training.recipe import Recipe
 from calibrant.training.settings import Choice
-from calibrant.types import Split
 
 FOREIGN, SAME_TASK = "ood:noise_gaussian", "digits"
 TEXTS, FRAMES = (f"{__name__}:{made}" for made in ("texts", "frames"))
 
 
 def texts() -> Mapping[str, TensorDataset]:
-    """Four classes, each with words of its own among those that all use."""
+    """Texts of four classes; each class has its own words among the common ones."""
     g = torch.Generator().manual_seed(0)
 
     def part(n: int) -> TensorDataset:
@@ -61,18 +61,19 @@ def stand_in(e: Experiment) -> Experiment:
     # where a network drops and where smoothing goes are places of the paper's network
     ensembles = tuple(Choice(c.name, {k: v for k, v in c.options.items() if k != "where"}) for c in e.ensembles)
     published = e.published
-    if isinstance(published, Published):
-        published = Published(published.weights, (0.5,), (1.0,))
+    if isinstance(published, PublishedNetwork):
+        published = PublishedNetwork(published.weights, (0.5,), (1.0,))
     same = {"shifts": shifts, "reference": reference, "ensembles": ensembles, "published": published}
     return replace(e, recipe=_small(e.recipe), original=e.recipe, **same)
 
 
 def publish(e: Experiment, root: Path, moved: int = 0) -> None:
-    """What nobody trained, where a published network's weights or predictions are looked for; labels may be `moved`."""
-    if isinstance(e.published, Said):
-        test = load("digits", sizes=SMOKE_SIZES)[Split.TEST]
-        logits = torch.randn(test.n, 10, generator=torch.Generator().manual_seed(0))
-        arrays = {"logits": logits.numpy(), "labels": test.y.roll(moved).numpy()}
+    """Write random weights or predictions as a published network's files; `moved` shifts their labels."""
+    if isinstance(e.published, PublishedLogits):
+        parts = load("digits").splits.values()  # the file has every item of the set, not the few of a smoke run
+        labels = torch.cat([p.y for p in parts])[torch.cat([p.index for p in parts]).argsort()]
+        logits = torch.randn(len(labels), 10, generator=torch.Generator().manual_seed(0))
+        arrays = {"logits": logits.numpy(), "labels": labels.roll(moved).numpy()}
         file = root / "logits" / f"{e.published.logits}.npz"
     elif e.published is not None:
         network = network_of(e.recipe, 10, (1, 8, 8), seed=0)
@@ -85,7 +86,7 @@ def publish(e: Experiment, root: Path, moved: int = 0) -> None:
 
 
 def factory(e: Experiment) -> str:
-    """The code that makes the experiment's data, as a user would have to type it; empty for digits."""
+    """The `module:function` that makes the experiment's data; empty for digits."""
     return e.recipe.data.name if ":" in e.recipe.data.name else ""
 
 

@@ -1,4 +1,4 @@
-"""The claims of the papers, judged: one word, the count behind it, and the page that shows them all."""
+"""Judging the papers' claims: the verdict, the count behind it, and the page of all claims."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.bench import Store
 from calibrant.bench.claims import Summary, rows
 from calibrant.bench.reproduction import judged
 from calibrant.cli import run
 from calibrant.papers.reported import CLAIMS, Claim, Pair, Source
 from tests.bench.test_reproduction import three
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def pair(label: str, method: str, base: str, **options: str) -> Pair:
@@ -38,7 +41,7 @@ def test_a_claim_has_the_word_of_its_judged_comparisons() -> None:
     assert mixed.word == "mixed"
     assert mixed.count == (
         "1 reproduced, 1 not reproduced, 1 at another scale (1 as in the paper), "
-        "1 of a single run (1 unrepeated with the paper's sign), 1 not run"
+        "1 with a single run (1 as in the paper by one seed), 1 not run"
     )
     assert summary(pair("c", "few", "base"), pair("d", "once", "base")).word == "other scale"
     assert (
@@ -51,17 +54,19 @@ def test_a_claim_has_the_word_of_its_judged_comparisons() -> None:
 def test_the_page_has_a_card_for_every_claim_and_loads_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "claims.html"
-    assert run(["bench", "report", "-o", str(out), "--json"]) == 0
+    out, store = tmp_path / "claims.html", Store(tmp_path / "results")
+    for cell in Store(RESULTS).cells("rc/table1"):
+        store.write(cell)
+    assert run(["bench", "report", "-o", str(out), "--results", str(store.root), "--json"]) == 0
     found = {c["claim"]: c for c in json.loads(capsys.readouterr().out)["claims"]}
     assert list(found) == list(CLAIMS)
     text = out.read_text("utf-8")
     assert all(f'id="{name}"' in text for name in CLAIMS) and text.count("<blockquote>") == len(CLAIMS)
     assert not re.search(r'(src|href)="(?!#|data:)', text) and "default-src 'none'" in text
-    assert text.count("<svg") == sum(any(c["measured"] != "–" for c in s["comparisons"]) for s in found.values())
+    assert 0 < text.count("<svg") == sum(any(c["measured"] != "–" for c in s["comparisons"]) for s in found.values())
     other = tmp_path / "mine.txt"
     other.write_text("mine")
-    assert run(["bench", "report", "-o", str(other)]) == 2 and other.read_text() == "mine"
+    assert run(["bench", "report", "-o", str(other), "--results", str(store.root)]) == 2 and other.read_text() == "mine"
     assert run(["bench", "report", "-o", str(out), "--results", str(tmp_path / "none")]) == 2
 
 

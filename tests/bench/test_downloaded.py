@@ -1,4 +1,4 @@
-"""Networks that others trained: judged on the half of the test set on which nothing was fitted."""
+"""Networks that others trained are judged on the half of the test set on which nothing was fitted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from calibrant.bench.steps import Measure, Predict, trained
 from calibrant.data import load
 from calibrant.errors import FileError
 from calibrant.papers import experiments
+from calibrant.papers.experiment import SMOKE_SIZES
 from calibrant.training import How
 from calibrant.training.networks import network_of
 from calibrant.types import Split
@@ -27,7 +28,7 @@ ROWS = experiments("pep/networks")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda e: e.row)
-def test_cells_of_the_deleted_runner_are_those_of_the_experiment(row: str) -> None:
+def test_the_store_has_the_cells_of_published_networks(row: str) -> None:
     cells = [Store(RESULTS).find(row, seed, "paper") for seed in range(3)]
     for cell in cells:
         assert cell is not None and cell.status == "done"
@@ -42,7 +43,7 @@ def test_nothing_is_trained_and_each_seed_is_another_halving(tmp_path: Path) -> 
     assert len({trained(e, 0, "paper", Place(tmp_path, tmp_path)).key for e in others}) == len(others)
 
 
-def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: Path) -> None:
+def test_a_published_network_predicts_both_halves_with_its_weights(tmp_path: Path) -> None:
     made = stand_in(ROWS[0])
     publish(made, tmp_path)
     how = How("cpu", root=tmp_path, quiet=True)
@@ -61,9 +62,9 @@ def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: P
     assert cell.seconds == 0 and not cell.timed and len(cell.extras["weights_sha256"]) == 64
 
 
-def test_weights_that_are_not_there_are_named_with_their_place(tmp_path: Path) -> None:
+def test_missing_weights_are_reported_with_their_path(tmp_path: Path) -> None:
     how = How("cpu", root=tmp_path, quiet=True)
-    with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is not there; put"):
+    with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is missing; put"):
         measure(stand_in(ROWS[0]), 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)
     assert not (tmp_path / "results").exists(), "missing data is no failed run"
 
@@ -75,11 +76,12 @@ def test_published_predictions_are_halved_like_a_network_and_checked_against_the
     step = trained(made, 1, "smoke", place)
     step.run(None)
     whole, data = files.read(tmp_path / "logits" / "cifar10_lenet5_netcal.npz"), step.data()
-    parts = torch.randperm(whole.n, generator=torch.Generator().manual_seed(1)).tensor_split(2)
-    for split, items in zip((Split.CALIBRATION, Split.TEST), parts, strict=True):
-        said = files.read(step.folder / f"{split.value}.npz")
-        assert said.logits is not None and whole.logits is not None
-        assert torch.equal(said.logits, whole.logits[items]) and torch.equal(said.labels, data[split].y)
+    halves = [data[split].index for split in (Split.CALIBRATION, Split.TEST)]
+    assert sorted(torch.cat(halves).tolist()) == load("digits", sizes=SMOKE_SIZES)[Split.TEST].index.tolist()
+    for split, items in zip((Split.CALIBRATION, Split.TEST), halves, strict=True):
+        found = files.read(step.folder / f"{split.value}.npz")
+        assert found.logits is not None and whole.logits is not None
+        assert torch.equal(found.logits, whole.logits[items]) and torch.equal(found.labels, data[split].y)
     publish(made, tmp_path, moved=1)
     with pytest.raises(FileError, match="labels of .* are not those of the test set of digits"):
         trained(made, 2, "smoke", place).run(None)

@@ -1,6 +1,6 @@
-"""At smoke scale, every table of every paper runs: each kind of row once, on stand-ins for its data and network.
+"""Every table of every paper runs at smoke scale: each kind of row once, on stand-ins for its data and network.
 
-That the papers' own networks can be made is tested with their rows; here it is the steps, from training to the cell.
+These tests run the steps, from training to the cell. Other tests build the papers' own networks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from calibrant.bench import Cell, shifted, video
 from calibrant.bench.place import Place
-from calibrant.bench.reproduction import beside
+from calibrant.bench.reproduction import entries_of
 from calibrant.bench.run import run
 from calibrant.bench.shifted import Asked
 from calibrant.bench.tables import lines
@@ -29,13 +29,13 @@ from tests.hurried import few_replicates
 EXPERIMENTS = [e for paper in PAPERS.values() for e in paper.experiments]
 NAMES = list(dict.fromkeys(f"{e.paper}/{e.table}" for e in EXPERIMENTS))
 UNDEFINED = {"auroc", "success_rate"}
-"""Have no value where a network that has learnt next to nothing gets nothing right."""
+"""Metrics without a value if a barely trained network gets nothing right."""
 
 
 def kinds(table: str) -> Iterator[Experiment]:
-    """The first row of each kind: what a network is trained with, and what is asked of it.
+    """The first row of each kind. The kind is how the network is trained and what is measured of it.
 
-    Shifted data are asked of the first row with these ensembles and maps: another loss changes no step after the
+    Only the first row with given ensembles and calibrators has shifted data: another loss changes no step after the
     training.
     """
     seen, asked = set(), set()
@@ -53,7 +53,7 @@ def kinds(table: str) -> Iterator[Experiment]:
 
 
 def variants(e: Experiment) -> set[str]:
-    """What a cell of the experiment holds, by the names that tables look for."""
+    """The variants that a cell of the experiment must have."""
     asked, predictors = Asked.of(e.shifts), ["", *(c.name for c in e.ensembles)]
     if e.block is not None:
         return {AS_TRAINED, "temporal", *predictors[1:]}
@@ -70,7 +70,7 @@ def variants(e: Experiment) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tables share their trainings; intervals are drawn a few times, for here nobody reads them."""
+    """A folder that all tables share, so that they share trainings; intervals have few replicates to save time."""
     few = replace(shifted.RESAMPLING, replicates=40)
     with pytest.MonkeyPatch.context() as monkeypatch:
         few_replicates(monkeypatch)
@@ -93,11 +93,11 @@ def test_a_table_runs_at_smoke_scale_and_stands_beside_no_number_of_the_paper(ta
         cells += found.cells
     assert all(line.reported is None for line in lines(cells))
     for reported in (t for t in TABLES.values() if {r.experiment for r in t.rows} & {c.experiment for c in cells}):
-        assert all(entry.group is None and entry.measured is None for entry in beside(reported, cells))
+        assert all(entry.group is None and entry.measured is None for entry in entries_of(reported, cells))
 
 
 def complete(row: Experiment, cell: Cell) -> None:
-    """A cell has what its experiment asks for, says its scale, and says what stood in for what."""
+    """Check that a cell has all variants and metrics, its scale, and a note that names the stand-ins."""
     data = f"{row.recipe.data.name} instead of {row.paper_recipe.data.name}"
     assert (cell.status, cell.scale) == ("done", "smoke") and data in cell.note.split(";")[0]
     assert variants(row) <= set(cell.measured)

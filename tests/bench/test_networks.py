@@ -1,4 +1,4 @@
-"""Networks of others as units, and the test items by robustness and by confidence."""
+"""Networks that others trained as units, and the test items by robustness and by confidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.bench import by_level
+from calibrant.bench import robustness
 from calibrant.bench.networks import over_networks
 from calibrant.bench.reproduction import judged
 from calibrant.bench.store import Cell
@@ -47,7 +47,7 @@ def test_a_network_is_one_unit_however_often_its_test_set_was_halved() -> None:
     assert not list(over_networks(CELLS, "pep/networks/cifar100_*"))
 
 
-def test_stars_stand_for_any_letters_of_a_row() -> None:
+def test_stars_match_any_characters_of_a_row() -> None:
     assert [e.row for e in experiments("pep/networks/cifar100_*")] == [
         "cifar100_resnet20_chenyaofo",
         "cifar100_resnet32_chenyaofo",
@@ -70,13 +70,13 @@ def test_items_by_robustness_by_confidence_and_of_equal_confidence(tmp_path: Pat
     g = torch.Generator().manual_seed(0)
     p = predictions(torch.randn(41, 3, generator=g, dtype=torch.float64) * 3, torch.randint(0, 3, (41,), generator=g))
     robust = torch.randperm(41, generator=g)
-    hashed.write(tmp_path / by_level.FILE, {"rank": robust.tolist()})
+    hashed.write(tmp_path / robustness.FILE, {"rank": robust.tolist()})
     assert p.logits is not None
     sure = torch.softmax(p.logits, 1).amax(1).tolist()
     ids = {tuple(row): i for i, row in enumerate(p.logits.tolist())}
     found = {
         name: [ids[tuple(row)] for row in q.logits.tolist()]  # type: ignore[union-attr]
-        for name, q in by_level.parts(tmp_path, p)
+        for name, q in robustness.parts(tmp_path, p)
     }
     for name, value in (("level", robust.tolist()), ("confidence", sure)):
         cut = [found[f"{name}_{number}"] for number in range(10)]

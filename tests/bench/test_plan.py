@@ -1,10 +1,10 @@
-"""The cost of a table before it runs, from the paces of cells."""
+"""The cost of a table before it runs, at the pace of earlier cells; and the queue in results/PLAN.md."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import shlex
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -72,29 +72,24 @@ def test_the_plan_has_the_trainings_that_run_goes_through(names: tuple[str, ...]
     assert all(c.done == 0 for c in costs)
 
 
-def test_the_commands_of_the_queue_unfold_into_steps(tmp_path: Path) -> None:
-    """Every line of results/PLAN.md: its rows exist, its settings are settings, and each row has its trainings."""
+def test_the_rows_of_the_queue_unfold_into_steps(tmp_path: Path) -> None:
+    """Every ROW of results/PLAN.md: its rows exist, its settings are settings, and it has trainings for every seed."""
     text = (Path(__file__).resolve().parents[2] / "results" / "PLAN.md").read_text("utf-8")
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    named: dict[str, str] = {}
-    for name, said in re.findall(r'^(\w+)="(.*)"$', blocks[0], re.MULTILINE):
-        named[name] = string.Template(said).substitute(named)
-    lines = [string.Template(x).substitute(named) for x in blocks[1].splitlines() if x.startswith("$")]
-    assert len(lines) > 10
-    for line in lines:
-        words = shlex.split(line)
-        assert words[:3] == ["calibrant", "bench", "run"]
-        given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-        [seeds] = [int(words[i + 1]) for i, word in enumerate(words) if word == "--seeds"]
-        rows = [e.changed(dict(map(setting, given))) for w in words[3:] if "/" in w for e in experiments(w)]
+    words: dict[str, str] = {}
+    for name, line in re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE):
+        words[name] = string.Template(line).substitute(words)
+    queue = {name: line.split() for name, line in words.items() if name.startswith("ROW")}
+    assert queue
+    for line in queue.values():
+        settings = dict(setting(value) for option, value in itertools.pairwise(line) if option == "--set")
+        seeds = int(line[line.index("--seeds") + 1])
+        names = itertools.takewhile(lambda word: not word.startswith("--"), line)
+        rows = [e.changed(settings) for name in names for e in experiments(name)]
         for e in rows:
             check(e)
         steps = graph([(e, s) for e in rows for s in range(seeds)], "paper", Place(tmp_path, tmp_path / "runs"))
-        kinds = [type(step) for step in steps]
-        assert (
-            kinds.count(Train) >= seeds
-            and sum(len(s.rows) for s in steps if isinstance(s, Measure)) == len(rows) * seeds
-        )
+        assert sum(isinstance(step, Train) for step in steps) >= seeds
+        assert sum(len(step.rows) for step in steps if isinstance(step, Measure)) == len(rows) * seeds
 
 
 def test_without_a_pace_the_plan_says_so(

@@ -1,4 +1,4 @@
-"""The papers' tables beside our cells: which cells stand together, what they are compared with, what is printed."""
+"""The papers' tables beside our cells: which cells are combined, what they are compared with, what is printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.bench import Cell
-from calibrant.bench.reproduction import Entry, beside, gpu_minutes, judged
+from calibrant.bench.reproduction import Entry, entries_of, gpu_minutes, judged
 from calibrant.bench.seeds import groups, value
 from calibrant.bench.table_text import FORMATS, scale_words, text_of
 from calibrant.bench.tables import lines
@@ -61,7 +61,7 @@ def entry(entries: list[Entry], row: str, metric: str = "ece", block: str = "A &
 
 def test_rows_of_a_block_are_judged_against_its_first() -> None:
     cells = [*three("base", 0.06), *three("better", 0.03)]
-    found = beside(TABLE, cells)
+    found = entries_of(TABLE, cells)
     first, better, scaled = (entry(found, row) for row in ("base", "better", "scaled"))
     assert first.verdict is None and first.measured is not None and first.measured.value == pytest.approx(0.06)
     assert better.verdict is not None and better.verdict.word == "reproduced"
@@ -85,7 +85,7 @@ def test_other_scales_and_settings_stand_apart_and_smoke_nowhere() -> None:
     cells = [c if c.settings["recipe"].get("weight_decay") else _with(c, weight_decay=0.0) for c in cells]
     found = [(g.scale, g.settings) for g in groups(cells, {c.experiment for c in cells})]
     assert found == [("paper", "weight_decay=0.0"), ("paper", "weight_decay=0.5"), ("20 epochs", "")]
-    rows = [e for e in beside(TABLE, cells) if e.row == "better" and e.column.metric == "ece" and e.measured]
+    rows = [e for e in entries_of(TABLE, cells) if e.row == "better" and e.column.metric == "ece" and e.measured]
     assert [e.verdict.word for e in rows if e.verdict] == ["reproduced", "other scale"]
     assert rows[0].verdict and rows[0].verdict.mean == pytest.approx(-0.05)  # against the base of its own settings
     assert rows[1].verdict and rows[1].verdict.leaning == "as in the paper"
@@ -97,16 +97,16 @@ def _with(found: Cell, **settings: Any) -> Cell:
 
 def test_seeds_are_paired() -> None:
     cells = [*three("base", 0.06), cell("better", 2, 0.03), cell("better", 7, 0.0)]
-    verdict = entry(beside(TABLE, cells), "better").verdict
+    verdict = entry(entries_of(TABLE, cells), "better").verdict
     assert verdict is not None and verdict.word == "single run" and verdict.mean == pytest.approx(-0.031)
 
 
-def test_what_is_printed_has_every_caveat_and_the_rule() -> None:
+def test_a_printed_table_has_every_caveat_and_the_rule() -> None:
     cells = [
         *three("base", 0.06, note="schedule ours"),
         *three("better", 0.03, note="schedule ours; 3 members instead of 5"),
     ]
-    text = text_of(TABLE, beside(TABLE, cells))
+    text = text_of(TABLE, entries_of(TABLE, cells))
     shown = FORMATS["text"](text)
     assert "6.43±0.22%" in shown and "2.43±0.20%▼" in shown and "ece: not run: C" in shown
     assert (
@@ -157,7 +157,7 @@ def test_a_claim_is_judged_by_its_pairs() -> None:
     assert gpu_minutes(c for j in found for c in j.cells) == pytest.approx(6)  # shared cells count once
 
 
-def test_numbers_among_the_extras_are_found_by_their_place() -> None:
+def test_numbers_in_extras_are_found_by_path() -> None:
     found = cell("base", 0, 0.1)
     found = Cell(**{**vars(found), "extras": {"a": [{"b": {"value": 3}}], "c": "text"}})
     assert value(found, Source("", "extras/a/0/b"), "ece") == 3.0
@@ -165,7 +165,7 @@ def test_numbers_among_the_extras_are_found_by_their_place() -> None:
         assert value(found, Source("", f"extras/{path}"), "ece") is None
 
 
-def test_every_claim_of_the_papers_names_what_can_be_measured() -> None:
+def test_every_claim_names_measurable_experiments() -> None:
     for name, claim in CLAIMS.items():
         assert claim.pairs and claim.name == name and claim.says.endswith((".", "table."))
         assert len({(p.label, p.metric, p.method, p.baseline) for p in claim.pairs}) == len(claim.pairs)
@@ -189,7 +189,7 @@ def test_bench_show_prints_the_papers_tables_from_the_store(capsys: pytest.Captu
     assert "known: latex, markdown, text" in capsys.readouterr().err
 
 
-def test_of_two_cells_of_one_seed_that_nothing_tells_apart_the_fuller_counts() -> None:
+def test_of_two_equal_cells_of_one_seed_the_one_with_more_numbers_counts() -> None:
     few, many = (
         Cell("a/t/x", 0, "paper", key, "done", {"recipe": {"seed": 0}, **more}, {AS_TRAINED: numbers})
         for key, more, numbers in (

@@ -1,4 +1,4 @@
-"""Cells of what is not a clean test set: corruptions, foreign items, attacks, pools of trainings, videos."""
+"""Cells beyond the clean test set: corruptions, foreign items, attacks, pools of trainings, videos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from calibrant.bench import Store, by_level
+from calibrant.bench import Store, robustness
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph, measure
 from calibrant.bench.steps import Measure, Predict
@@ -75,7 +75,7 @@ def test_corruptions_are_measured_of_the_network_its_ensemble_and_after_a_calibr
     assert cell.measured["intensity_5"]["accuracy"] == pytest.approx(np.mean(right))
 
 
-def test_a_pool_is_one_predictor_and_says_how_its_trainings_differ(tmp_path: Path) -> None:
+def test_a_pool_is_one_predictor_with_the_variance_of_its_trainings(tmp_path: Path) -> None:
     asked = replace(PLAIN, shifts=("corruptions",), pool=2)
     alone = replace(asked, pool=1, row="alone")
     place = here(tmp_path)
@@ -180,7 +180,7 @@ def test_the_training_numbers_of_table_c1_and_section_e1_have_rows_that_share_th
     assert rows["vgg16_mlp"].recipe == head.recipe and rows["resnet18_smooth"].recipe == smooth.recipe
 
 
-def test_a_networks_own_shifts_are_asked_for_once_whatever_ensembles_rows_have(tmp_path: Path) -> None:
+def test_the_shifts_of_a_network_are_predicted_once_for_all_rows(tmp_path: Path) -> None:
     rows = experiments("scorecard/cifar100")
     same = [e for e in rows if e.row in ("cross_entropy", "pep", "swa", "swag", "snapshot")]
     steps = graph([(e, 0) for e in same], "paper", Place(tmp_path / "results", tmp_path / "runs"))
@@ -190,13 +190,13 @@ def test_a_networks_own_shifts_are_asked_for_once_whatever_ensembles_rows_have(t
     assert all(predicted[0].key in m.needs for m in everything) and len(everything) == len(same)
 
 
-def test_levels_are_equal_parts_of_the_test_items_from_the_least_robust_on(tmp_path: Path) -> None:
+def test_levels_are_equal_parts_ordered_by_robustness(tmp_path: Path) -> None:
     here = Place(tmp_path / "results", tmp_path / "runs", QUIET)
     e = Experiment("test", "t", "levels", recipe("digits/cross_entropy", ["network.hidden=[8]"]), shifts=("levels",))
     cell = measure(e, 0, "smoke", here.store, here.runs, QUIET)
     [step] = Measure((e,), 0, "smoke", here).predicted[AS_TRAINED]
     test = read(step.network.folder / "test.npz")
-    found = {name: p for name, p in by_level.parts(step.folder, test) if name.startswith("level_")}
+    found = {name: p for name, p in robustness.parts(step.folder, test) if name.startswith("level_")}
     assert list(found) == [f"level_{i}" for i in range(10)] and sum(p.n for p in found.values()) == test.n
     assert max(p.n for p in found.values()) - min(p.n for p in found.values()) <= 1
     distance = load_file(step.network.folder / "robustness" / "ddn" / "test.safetensors")["distance"]

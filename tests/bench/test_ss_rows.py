@@ -32,7 +32,7 @@ def test_every_study_of_the_paper_has_its_rows() -> None:
     assert all("one seed" in e.note for e in experiments("ss") if e.seeds == 1 and e.table != "figure_e1")
 
 
-def test_rows_that_are_one_network_share_a_training() -> None:
+def test_rows_of_one_network_share_a_training() -> None:
     plain = {
         "table_e1/cifar100_resnet18_dropout", "table_b1/resnet18_none", "figure_b2/none", "figure_a1/plain_0.3",
         "table_c1/resnet18_gap", "table_c2/resnet18_dropout",
@@ -64,7 +64,7 @@ def test_rows_that_are_one_network_share_a_training() -> None:
         ("section_c3/vgg16_relu6", 0, 0, 14),  # 13 of convolutions, one of the head
     ],
 )
-def test_the_networks_are_what_their_rows_say(row: str, smooth: int, pools: int, relus: int) -> None:
+def test_the_networks_match_their_rows(row: str, smooth: int, pools: int, relus: int) -> None:
     [experiment] = experiments(f"ss/{row}")
     network = experiment.recipe.network
     light = {"hidden": (8,)} if network.name.startswith("vgg") else {}

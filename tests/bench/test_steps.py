@@ -1,4 +1,4 @@
-"""Experiments as steps: what two of them need is made once, a box of time is kept, and kills lose nothing."""
+"""The steps of experiments: shared steps run once, --minutes is kept, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.bench import train as train_module
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict
-from calibrant.bench.tables import lines, standing
+from calibrant.bench.tables import lines, row_statuses
 from calibrant.bench.train import Levels, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
@@ -101,7 +101,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_reported_and_the_rest_runs(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "test", "--seeds", "1", "--epochs", "2", "--device", "cpu", "--json"]
     assert run([*words, "--data-root", str(paper)]) == 1
     said = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest
     assert cells == {"test/t1/plain": "done", "test/t1/wild": "failed"}, "data that is not there is no failed run"
 
 
-def test_a_failure_that_cannot_be_filed_does_not_end_the_rest(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_cannot_be_stored_does_not_stop_the_rest(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Store.write
 
     def full(store: Store, cell: Cell) -> Path:
@@ -125,7 +125,7 @@ def test_a_failure_that_cannot_be_filed_does_not_end_the_rest(paper: Path, monke
     assert [c.experiment for c in Store(Path("results")).cells()] == ["test/t1/plain"]
 
 
-def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parallel_processes_measure_the_same_numbers(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "test/t1/plain", "--epochs", "2", "--device", "cpu", "--json"]
     assert run(words) == 0
     first = json.loads(capsys.readouterr().out)["cells"]
@@ -149,7 +149,7 @@ class Minutes:
         return time.time() + 60 * self.epochs
 
 
-def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
+def test_minutes_are_kept_and_a_later_call_resumes(
     paper: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "40000"]
@@ -157,7 +157,7 @@ def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
     assert run([*long, "--minutes", "12"]) == 0
     assert not list(Store(Path("results")).cells())
     said = capsys.readouterr().err
-    assert "out of time; the next call goes on" in said and "steps are still to be done" in said
+    assert "out of time; the same command resumes it" in said and "steps are still to be done" in said
     [folder] = [p for p in Path("runs").iterdir() if not p.name.startswith(".")]
     reached = len((folder / "log.jsonl").read_text().splitlines())
     assert 8 <= reached <= 12
@@ -169,11 +169,11 @@ def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
     short = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "2"]
     assert run(short) == 0  # now the pace of this network is known
     assert run([*long, "--seeds", "2", "--minutes", "0.1"]) == 0
-    assert "seed 1: not begun: it would not end in time" in capsys.readouterr().err
+    assert "seed 1: not started: it would not end in time" in capsys.readouterr().err
 
 
 def test_a_killed_call_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 of the whole call in the middle of two trainings; the next one ends with the numbers of a calm one."""
+    """kill -9 the command in the middle of two trainings; the next command gets the numbers of an undisturbed one."""
     code = """
 import sys, time
 from dataclasses import replace
@@ -190,7 +190,7 @@ def stuck(folder, held, *more):  # also in its processes, which read this file
 checkpoint.save = stuck
 PAPERS["test"] = replace(PAPERS["rc"], name="test", experiments=(PLAIN,))
 if __name__ == "__main__":
-    sys.exit(run(["bench", "run", "test", "--epochs", "20", "--device", "cpu", "--parallel", "2"]))
+    sys.exit(run(["bench", "run", "test", "--epochs", "5", "--device", "cpu", "--parallel", "2"]))
 """
     script = tmp_path / "call.py"
     script.write_text(code)
@@ -206,16 +206,16 @@ if __name__ == "__main__":
     assert not list(tmp_path.glob("results/cells/*.json"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(PLAIN,)))
-    words = ["bench", "run", "test", "--epochs", "20", "--device", "cpu"]
+    words = ["bench", "run", "test", "--epochs", "5", "--device", "cpu"]
     assert run(words) == 0 and run([*words, "--results", "calm", "--runs", "calm-runs"]) == 0
     again, calm = (list(Store(tmp_path / name).cells()) for name in ("results", "calm"))
     assert len(again) == 2 and [c.measured for c in again] == [c.measured for c in calm]
     for cell in again:
         metrics = hashed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
-        assert metrics["epochs"] == 20
+        assert metrics["epochs"] == 5
 
 
-def test_weights_that_were_not_kept_are_made_again_when_an_ensemble_needs_them(tmp_path: Path) -> None:
+def test_a_network_is_trained_again_if_an_ensemble_needs_weights_that_were_not_kept(tmp_path: Path) -> None:
     averaged = replace(PLAIN, row="swa", ensembles=(Choice("swa", {"epochs": 3}),))
     here = place(tmp_path)
     assert [o.ending for o in execute(graph([(PLAIN, 0)], 5, here), InProcess())] == ["done"] * 2
@@ -252,7 +252,7 @@ def test_a_raised_edition_makes_cells_stale_and_they_are_measured_again(
         assert stale and not any(c.counts for c in stale), step
         shown = {line.experiment for line in lines(here.store.cells())}
         assert pep.name not in shown
-        [row] = standing([pep], here.store, 1, 1)
+        [row] = row_statuses([pep], here.store, 1, 1)
         assert (row.done, row.stale) == (0, 1)
         files = len(list((tmp_path / "runs").glob("*/metrics.json")))
         assert again() == made, step

@@ -1,4 +1,4 @@
-"""The rule for verdicts: hand-made cases, and how often it errs when the truth is known."""
+"""The rule for verdicts: hand-made cases, and its error rates when the truth is known."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def test_the_rule_on_cases_made_by_hand(each: list[float], reported: float, word
     assert found.word == word and found.seeds == len(each) and word in WORDS
 
 
-def test_another_scale_is_said_before_anything_else_and_keeps_its_interval() -> None:
+def test_other_scale_takes_precedence_and_keeps_its_interval() -> None:
     found = judge([-3.0, -3.1, -2.9], -4.0, other_scale=True)
     assert found.word == "other scale" and found.low is not None and found.low < -3 < (found.high or 0)
     assert judge([-3.0], -4.0, other_scale=True).word == "other scale"
     assert judge([], -4.0, other_scale=True).word == "not run"
 
 
-def test_where_the_paper_only_says_which_is_better() -> None:
+def test_a_claim_without_a_number_is_judged_by_its_sign() -> None:
     assert judge([-0.1, -0.11, -0.09], None, sign=-1).word == "reproduced"
     assert judge([0.1, 0.11, 0.09], None, sign=-1).word == "not reproduced"
     assert judge([-0.1, 0.11, 0.09], None, sign=-1).word == "inconclusive"
 
 
-def test_one_methods_interval_is_the_textbooks() -> None:
+def test_the_interval_of_one_method_is_students_t() -> None:
     each = [0.3, 0.5, 0.1, 0.4]
     wanted = scipy.stats.ttest_1samp(each, 0.0).confidence_interval(0.95)
     for pooled in (None, pool([each])):  # a pool of one method changes nothing
@@ -51,7 +51,7 @@ def test_one_methods_interval_is_the_textbooks() -> None:
     assert interval(many, pool([many, [0.0, 100.0]])) == interval(many)  # five seeds speak for themselves
 
 
-def test_a_pool_narrows_what_three_seeds_know_and_never_hides_a_noisy_method() -> None:
+def test_a_pool_narrows_the_interval_of_three_seeds_but_not_of_a_noisy_method() -> None:
     quiet, noisy = [0.0, 0.09, -0.09], [0.0, 1.0, -1.0]
     shared = pool([quiet, [0.2, 0.3, 0.1], [0.0, 0.1, -0.1], [0.5, 0.4, 0.6]])
     alone, together = interval(quiet)[1], interval(quiet, shared)[1]

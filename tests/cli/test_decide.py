@@ -61,7 +61,7 @@ def test_a_folder_is_replaced_only_by_its_kind(preds: Path, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say one of"),
+        ((), "give one of"),
         (("--accuracy", "1.5"), "accuracy=1.5"),
         (("--accuracy", "0.99"), "the best reachable"),
         (("--accuracy", "0.9999"), "are needed"),

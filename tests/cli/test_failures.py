@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed(
     )
     assert run(["audit", str(tmp_path / "p.parquet"), "--stream", "--workers", "2", "--no-intervals"]) == 1
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "its process died 3 times" in err and "try fewer at a time" in err
+    assert err.count("\n") == 1 and "its process died 3 times" in err and "run fewer at a time" in err
 
 
 @pytest.mark.parametrize("name", ["f.npz", "f.csv", "f.parquet", "f.safetensors", "folder", "/dev/null", "/dev/zero"])

@@ -24,7 +24,7 @@ def sample(n: int, k: int, seed: int, scale: float = 2.0) -> tuple[torch.Tensor,
 
 
 def naive_scores(p: list[float], u: float, method: str, penalty: float, k_reg: int) -> list[float]:
-    """Of every class of one item."""
+    """The scores of every class of one item."""
     found, before = [0.0] * len(p), 0.0
     for rank, k in enumerate(sorted(range(len(p)), key=lambda j: (-p[j], j)), start=1):
         if method == "lac":
@@ -40,7 +40,7 @@ def naive_scores(p: list[float], u: float, method: str, penalty: float, k_reg: i
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("randomised", [False, True])
 @pytest.mark.parametrize(("k", "n"), [(2, 60), (7, 90), (1000, 25)])
-def test_sets_are_the_papers(method: str, randomised: bool, k: int, n: int) -> None:
+def test_sets_equal_the_papers(method: str, randomised: bool, k: int, n: int) -> None:
     z, y = sample(n, k, k)
     z[::5] = z[::5].round()  # classes of equal probability
     settings = {"penalty": 0.05, "k_reg": 2} if method == "raps" else {}
@@ -59,7 +59,7 @@ def test_sets_are_the_papers(method: str, randomised: bool, k: int, n: int) -> N
 
 
 @pytest.mark.parametrize("scale", [2.0, 8.0, 400.0])  # the last: saturated, one class has all the probability
-def test_conservative_aps_goes_on_until_the_class_that_crosses(scale: float) -> None:
+def test_conservative_aps_includes_the_class_that_crosses_the_quantile(scale: float) -> None:
     """Romano 2020: take the likeliest classes until they hold more than q; q from what came before the truth."""
     z, y = sample(4000, 6, 11, scale)
     p = torch.softmax(z, 1).tolist()
@@ -93,7 +93,7 @@ def test_conservative_sets_hold_the_likeliest_class(method: str, by: str | None)
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("randomised", [False, True])
-def test_coverage_is_at_its_level(method: str, randomised: bool) -> None:
+def test_coverage_reaches_its_level(method: str, randomised: bool) -> None:
     """2,000 calibration sets of 50 items drawn from one pool; the coverage of each is over the whole pool."""
     z, y = sample(40_000, 5, 1, 1.5)
     u = uniform(z) if randomised else torch.zeros(len(z), 1)

@@ -113,7 +113,7 @@ def test_groups_of_one_item_are_items() -> None:
 
 
 def images(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[N, K, H, W] logits and [N, H, W] labels, 255 where nobody said; some images are blurred."""
+    """Logits [N, K, H, W] and labels [N, H, W], 255 for unlabelled pixels. Some images are blurred."""
     g = torch.Generator().manual_seed(seed)
     z = 6 * torch.randn(n, 4, 6, 5, generator=g)
     flat = torch.softmax(z.movedim(1, -1).reshape(-1, 4), 1)
@@ -184,7 +184,7 @@ def test_the_table_of_groups_is_computed_once(monkeypatch: pytest.MonkeyPatch) -
     assert len(calls) == 1
 
 
-def test_a_share_over_groups_is_said_to_be_approximate() -> None:
+def test_a_share_over_groups_is_reported_as_approximate() -> None:
     z, y = images(200, 0)
     rule = calibrant.decide(z, y, accept=0.5, class_axis=1, ignore_index=255)
     assert "with about 95% confidence, not guaranteed" in rule.sentence and "(guaranteed" not in rule.sentence

@@ -64,7 +64,7 @@ def test_costs() -> None:
 
 
 @pytest.mark.parametrize("goal", [{"accept": 0.5}, {"set_coverage": 0.9}])
-def test_not_on_the_items_it_was_chosen_on(goal: dict[str, float]) -> None:
+def test_judging_on_the_items_of_the_choice_is_refused(goal: dict[str, float]) -> None:
     p = sample(600, 0)
     rule = calibrant.decide(p, **goal)
     turned = p.take(torch.arange(599, -1, -1))
@@ -133,7 +133,7 @@ def grouped(p: calibrant.Predictions, each: int) -> calibrant.Predictions:
     return calibrant.predictions(p.logits, p.labels, group=torch.arange(p.n) // each)
 
 
-def test_nor_is_one_on_average_over_groups() -> None:
+def test_a_promise_on_average_over_groups_is_not_broken_by_a_valid_rule() -> None:
     """Groups of one item: the same 84 to 95% as above, and 10,000 groups show it exactly."""
     test = grouped(sample(10_000, 99), 1)
     rules = [calibrant.decide(grouped(sample(100, s), 1), set_coverage=0.9) for s in range(40)]

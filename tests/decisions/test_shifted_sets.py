@@ -27,7 +27,7 @@ def test_equal_weights_are_plain_sets(method: str) -> None:
     assert plain.sets is not None and found.sets is not None and torch.equal(plain.sets, found.sets)
 
 
-def test_weighted_quantile_is_the_papers() -> None:
+def test_weighted_quantile_equals_the_papers() -> None:
     """Tibshirani 2019, Eq. 5 to 7, item by item in plain Python."""
     z, y = world(60, 2)
     new, _ = world(40, 3)

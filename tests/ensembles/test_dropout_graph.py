@@ -86,17 +86,17 @@ def subtracts_the_mean_of_the_batch(n: Net, x: Tensor) -> Tensor:
     return n.head((h - h.mean(0)).mean((2, 3)))
 
 
-def looks_at_the_first_item(n: Net, x: Tensor) -> Tensor:
+def reads_the_first_item(n: Net, x: Tensor) -> Tensor:
     h = n.drop(n.features(x))
     return n.head((h - h[:1]).mean((2, 3)))
 
 
-def looks_at_the_last_item(n: Net, x: Tensor) -> Tensor:
+def reads_the_last_item(n: Net, x: Tensor) -> Tensor:
     h = n.drop(n.features(x))
     return n.head((h - h[-1:]).mean((2, 3)))
 
 
-def skips_past_the_modules(n: Net, x: Tensor) -> Tensor:
+def stores_a_tensor_in_a_list(n: Net, x: Tensor) -> Tensor:
     n.kept.append(n.features(x).tanh())
     return n.head((n.drop(n.features(x)) + n.kept.pop()).mean((2, 3)))
 
@@ -104,7 +104,7 @@ def skips_past_the_modules(n: Net, x: Tensor) -> Tensor:
 GRAPHS = [
     *(plain, adds_in_place_to_what_members_share, drops_in_place, writes_to_a_part_before_the_dropout),
     *(writes_to_a_part_after_it, takes_the_number_of_items, items_second, subtracts_the_mean_of_the_batch),
-    *(looks_at_the_first_item, looks_at_the_last_item, skips_past_the_modules),
+    *(reads_the_first_item, reads_the_last_item, stores_a_tensor_in_a_list),
 ]
 
 
@@ -123,7 +123,7 @@ def counts_in_python(n: Net, x: Tensor) -> Tensor:
     return n.end(n.features(x) * float(n.calls))
 
 
-def keeps_its_statistics_moving(n: Net, x: Tensor) -> Tensor:
+def updates_its_running_statistics(n: Net, x: Tensor) -> Tensor:
     h = n.features(x)
     return n.end(nn.functional.batch_norm(h, n.norm.running_mean, n.norm.running_var, training=True))
 
@@ -140,6 +140,13 @@ def writes_to_a_part_of_what_members_share(n: Net, x: Tensor) -> Tensor:
     return n.head((h + dropped).mean((2, 3)))
 
 
+def reads_a_view_after_a_member_wrote_to_it(n: Net, x: Tensor) -> Tensor:
+    h = n.features(x)
+    view = h[:, :2]
+    h += n.drop(h)
+    return n.head((h + view.mean(1, keepdim=True)).mean((2, 3)))
+
+
 def writes_to_out(n: Net, x: Tensor) -> Tensor:
     h = n.features(x)
     dropped = n.drop(h)
@@ -147,7 +154,7 @@ def writes_to_out(n: Net, x: Tensor) -> Tensor:
     return n.head((h + dropped).mean((2, 3)))
 
 
-def leaves_for_numpy(n: Net, x: Tensor) -> Tensor:
+def uses_numpy(n: Net, x: Tensor) -> Tensor:
     h = n.features(x)
     return n.end(h) + torch.from_numpy(h.tanh().numpy().mean((2, 3)))[:, :3]
 
@@ -167,11 +174,12 @@ WHOLE = {
     counts_in_place: "writes to its input, its weights or its buffers",
     counts_in_a_new_buffer: "changes its own attributes",
     counts_in_python: "changes its own attributes",
-    keeps_its_statistics_moving: "updates its running statistics",
+    updates_its_running_statistics: "updates its running statistics",
     normalises_its_input_in_place: "writes to its input",
     writes_to_a_part_of_what_members_share: "after members have read it",
+    reads_a_view_after_a_member_wrote_to_it: "read under another name",
     writes_to_out: "writes to several tensors",
-    leaves_for_numpy: "numpy",
+    uses_numpy: "numpy",
     packs_a_sequence: "depend on the values of its input",
     decides_for_the_whole_batch: "data-dependent",
 }
@@ -225,7 +233,7 @@ def test_a_network_without_a_graph_runs_whole_and_warns_once(how: Any) -> None:
         got = ensemble.members(x)
     assert len(said) == 1 and torch.equal(x, X)
     assert torch.equal(got, looped(MCDropout(theirs, members=4), X))
-    for name, value in theirs.state_dict().items():  # what a network does to itself it has done as often
+    for name, value in theirs.state_dict().items():  # a network that changes itself has done so equally often
         assert torch.equal(ours.state_dict()[name], value), name
     ensemble.members(x)  # a second warning would be an error
 

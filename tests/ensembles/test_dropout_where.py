@@ -47,7 +47,7 @@ def test_unselected_dropouts_are_off(net: Net, where: object) -> None:
     members = MCDropout(net, members=6, where=where).members(X)  # type: ignore[arg-type]
     assert torch.equal(members, MCDropout(without, members=6).members(X))
     assert not torch.equal(members, MCDropout(net, members=6).members(X))
-    assert all(m.training for m in net.modules())  # each as it was
+    assert all(m.training for m in net.modules())  # the modes are restored
     assert [m.p for m in net.modules() if isinstance(m, nn.Dropout)] == [0.3, 0.2, 0.5]
 
 

@@ -74,5 +74,5 @@ def test_weights_are_restored_if_the_consumer_of_logits_fails() -> None:
     try:
         for _ in calibrant.PEP(net, 0.1, members=3).over([X.clone()]):
             raise KeyboardInterrupt
-    except KeyboardInterrupt:  # the generator still lives in the traceback
+    except KeyboardInterrupt:  # the traceback keeps the generator alive
         assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())

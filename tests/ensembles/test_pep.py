@@ -73,7 +73,7 @@ def test_the_search_and_the_predictor_have_separate_numbers_of_members(overfitte
 def test_golden_section_searches_beyond_a_range_without_gain() -> None:
     from calibrant.ensembles.sigma_search import golden_section
 
-    def likelihood(sigma: float) -> float:  # an odd term of one draw of the noise, and a peak near 0.1
+    def likelihood(sigma: float) -> float:  # has an odd term, as from one draw of the noise, and a peak near 0.1
         return -0.02 * sigma + 20 * sigma**2 * math.exp(-((sigma / 0.1) ** 2))
 
     def at(sigma: float) -> SimpleNamespace:
@@ -177,7 +177,7 @@ def test_auto_perturbs_kernels_of_a_cnn_and_all_matrices_of_other_networks() -> 
         )
         assert pep.share == pytest.approx(expected) and pep.describe()["share"] == pep.share
         assert f"where=auto: {expected:.1%} of the weights" in repr(pep)
-    assert PEP(TinyTransformer(), 0.1, where="conv").share < 0.1  # what auto did: next to nothing, without a word
+    assert PEP(TinyTransformer(), 0.1, where="conv").share < 0.1  # convolutions alone are almost nothing
     assert PEP(TinyTransformer(), 0.1, members=2)(torch.ones(3, 1, 8, 8)).shape == (3, 10)
 
 

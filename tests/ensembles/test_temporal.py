@@ -119,7 +119,7 @@ def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
     made.reset()
     torch.testing.assert_close(made(FRAMES), pieces)
     loader = [(FRAMES, torch.zeros(12, dtype=torch.long))]
-    for _ in range(2):  # a loader is a stream of its own, whatever was said before
+    for _ in range(2):  # a loader is its own stream, independent of earlier calls
         torch.testing.assert_close(calibrant.predict(made, loader).logits.double(), pieces, atol=1e-6, rtol=1e-6)
 
 
@@ -139,7 +139,7 @@ def test_a_single_cut_applies_to_each_stream_of_the_call() -> None:
     made(FRAMES[:4], stream=["a", "b", "a", "b"])
     found = made(FRAMES[4:8], stream=["a", "b", "a", "b"], cut=True)
     for j in range(2):
-        torch.testing.assert_close(found[j::2], restarted(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
+        torch.testing.assert_close(found[j::2], restarted(made, FRAMES[4 + j : 8 : 2]))  # each stream restarts once
 
 
 def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
@@ -154,7 +154,7 @@ def test_scene_cuts_are_found_by_the_change_of_the_prediction() -> None:
     sure = torch.tensor([[9.0, 0.0]] * 4 + [[0.0, 9.0]] * 4)
     cautious, watchful = TemporalSmoothing(identity), TemporalSmoothing(identity, scene_cut=0.5)
     torch.testing.assert_close(watchful(sure), torch.log_softmax(sure.double(), -1))
-    assert cautious(sure)[4].exp()[0] > 0.4  # without it, yesterday's scene lingers
+    assert cautious(sure)[4].exp()[0] > 0.4  # without a scene cut, the old scene still counts
 
 
 def test_memory_is_constant_however_long_the_stream() -> None:
@@ -230,7 +230,7 @@ def test_no_id_equals_that_of_frames_without_an_id() -> None:
     for name in ("unnamed", "None", ""):
         torch.testing.assert_close(made(FRAMES[6:], stream=name), restarted(made, FRAMES[6:]))
     made.reset("unnamed")
-    again = copy.deepcopy(made)  # which goes on as the original would
+    again = copy.deepcopy(made)  # continues like the original
     torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), restarted(made, FRAMES)[6:])
     torch.testing.assert_close(again(FRAMES[6:]), restarted(made, FRAMES)[6:])
     with pytest.raises(InputError, match=r"^the stream: frame 12 has shape \(2,\).*or give it a stream id"):

@@ -83,7 +83,7 @@ def test_dropout_inside_attention_and_recurrence_is_active(network: type[nn.Modu
     assert (expected[0] - expected[1]).abs().max() > 1e-3
     ensemble = MCDropout(model, 3, together=together)
     torch.testing.assert_close(ensemble.members(WORDS), expected, atol=1e-6, rtol=1e-5)
-    kept = ensemble.predict([(WORDS, Y)], keep_members=True)  # the other way to run members
+    kept = ensemble.predict([(WORDS, Y)], keep_members=True)  # runs members one after the other over the loader
     torch.testing.assert_close(kept.logits, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(MCDropout(model, 1).members(WORDS), expected[:1], atol=1e-6, rtol=1e-5)
 
@@ -296,7 +296,7 @@ def test_members_with_different_numbers_of_classes_are_refused() -> None:
         DeepEnsemble(both).predict(batches)
     with pytest.raises(InputError, match="model 1 has 5 classes and model 0 has 4"):
         calibrant.predict(both, batches)
-    with pytest.raises(CalibrantError, match="member 1: label in row 0 is 4"):  # not the data's fault: 0 could read it
+    with pytest.raises(CalibrantError, match="member 1: label in row 0 is 4"):  # member 0 accepts these labels
         DeepEnsemble(both[::-1]).predict([(X, torch.full((32,), 4))])
 
 

@@ -1,4 +1,4 @@
-"""Executors: every step once, after what it needs; kills, failures and deadlines cost only what they hit."""
+"""Executors run every step once, after the steps it needs; kills, failures and deadlines affect nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
 
 
 class Odd(Exception):
-    """An error as some libraries have them: it needs two arguments, and one of them cannot be pickled."""
+    """An error with two arguments, one of which cannot be pickled; some libraries have such errors."""
 
     def __init__(self, folder: Path, stream: object) -> None:
         super().__init__(f"odd in {folder.name}")
@@ -37,7 +37,7 @@ class Odd(Exception):
 
 
 class NeedsTwo(Exception):
-    """It is pickled, and cannot be read again."""
+    """An error that can be pickled, but not unpickled."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{what} {where}")
@@ -45,7 +45,7 @@ class NeedsTwo(Exception):
 
 @dataclass(frozen=True)
 class Note:
-    """A step that writes a file, and a line for each time that it is run."""
+    """A step that writes a file, and a line to its log each time it runs."""
 
     folder: Path
     key: str
@@ -123,7 +123,7 @@ def test_a_killed_process_is_replaced_and_its_step_tried_again(tmp_path: Path) -
     assert [s.runs() for s in steps] == [2, 1, 3] and found["c"].why.startswith("its process died 3 times")
 
 
-def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
+def test_only_steps_that_should_end_in_time_are_started(tmp_path: Path) -> None:
     steps = [
         Note(tmp_path, "long", guess=10000.0),
         Note(tmp_path, "needs long", ("long",)),
@@ -139,9 +139,9 @@ def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_steps_without_the_accelerator_run_beside_those_that_want_it(tmp_path: Path) -> None:
+def test_cpu_steps_run_beside_gpu_steps(tmp_path: Path) -> None:
     steps = [Note(tmp_path, "train", until="measure"), Note(tmp_path, "measure", gpu=False)]
-    endings = {o.step.key: o.ending for o in execute(steps, LocalProcesses(1, beside=1))}
+    endings = {o.step.key: o.ending for o in execute(steps, LocalProcesses(1, cpu_only=1))}
     assert endings == {"train": "done", "measure": "done"}  # "train" waits for "measure", and ends
 
 
@@ -154,7 +154,7 @@ exit {code}
 
 @dataclass(frozen=True)
 class Where(Note):
-    """Says under which service it runs."""
+    """A step that records which MPS service it uses."""
 
     def run(self, deadline: float | None) -> None:
         (self.folder / self.key).write_text(os.environ.get(mps.PIPE, "none"))
@@ -164,10 +164,10 @@ class Where(Note):
     ("code", "serves", "theirs", "shared"),
     [(0, True, "", True), (0, False, "", False), (1, True, "", False), (0, True, "set", True)],
 )
-def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
+def test_processes_share_a_gpu_through_their_own_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, serves: bool, theirs: str, shared: bool
 ) -> None:
-    """With a stand-in for NVIDIA's executable: it starts, is tried, and ends with the processes, or is left out."""
+    """With a stand-in for NVIDIA's executable: the service starts, is tried, and ends with the processes."""
     control, log = tmp_path / mps.CONTROL, tmp_path / "said"
     control.write_text(CONTROL.format(log=log, code=code))
     control.chmod(0o755)
@@ -175,7 +175,7 @@ def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
     monkeypatch.setattr(mps, "serves", lambda environment: serves)
     if theirs:
         monkeypatch.setenv(mps.PIPE, theirs)
-    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, beside=1, cuda=True)))
+    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, cpu_only=1, cuda=True)))
     assert not log.exists(), "nothing has wanted the device yet"
     step = Where(tmp_path, "where")
     with nullcontext() if shared else pytest.warns(CalibrantWarning, match="use the GPU in turns"):
@@ -206,7 +206,7 @@ if __name__ == "__main__":
 
 
 def call(folder: Path, pool: str, quick: int) -> subprocess.Popen[str]:
-    """A command of six steps. All but the first `quick` of them never end."""
+    """Start a command with six steps, of which only the first `quick` ever end."""
     script = folder / "command.py"
     script.write_text(COMMAND)
     root = Path(__file__).resolve().parents[2]
@@ -224,7 +224,7 @@ def test_two_commands_share_the_work_and_nothing_is_done_twice(tmp_path: Path) -
     assert [Note(tmp_path, f"s{i}").runs() for i in range(6)] == [1] * 6
 
 
-def test_a_killed_command_takes_its_processes_along_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_killed_command_ends_its_processes_and_the_next_one_resumes(tmp_path: Path) -> None:
     steps = [Note(tmp_path, f"s{i}") for i in range(6)]
     first = call(tmp_path, "two", 2)
     wait_for(lambda: [s.runs() for s in steps[:4]] == [1] * 4)
@@ -243,7 +243,7 @@ def _log(folder: Path, i: int) -> list[str]:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_error_of_any_library_is_one_failed_step_and_says_what_it_was(tmp_path: Path, pool: str) -> None:
+def test_an_error_of_any_library_fails_one_step_with_its_message(tmp_path: Path, pool: str) -> None:
     steps = [Note(tmp_path, "odd", how="fails oddly"), Note(tmp_path, "two", how="needs two"), Note(tmp_path, "good")]
     found = {o.step.key: o for o in execute(steps, POOLS[pool]())}
     assert {k: o.ending for k, o in found.items()} == {"odd": "failed", "two": "failed", "good": "done"}
@@ -251,8 +251,8 @@ def test_an_error_of_any_library_is_one_failed_step_and_says_what_it_was(tmp_pat
     assert [s.runs() for s in steps] == [1, 1, 1]
 
 
-def test_a_process_whose_step_failed_runs_no_other(tmp_path: Path) -> None:
-    """After an error of CUDA a process cannot use the device any more; after a success it goes on."""
+def test_a_process_is_replaced_after_a_failed_step(tmp_path: Path) -> None:
+    """After a CUDA error a process cannot use the device any more; after a success it runs the next step."""
     hows = ("well", "well", "fails", "well")
     steps = [Note(tmp_path, f"s{i}", how=how) for i, how in enumerate(hows)]
     assert [o.ending for o in execute(steps, LocalProcesses(1))] == ["done", "done", "failed", "done"]
@@ -262,22 +262,22 @@ def test_a_process_whose_step_failed_runs_no_other(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Leaving(Note):
-    """Says when its process ends by itself: one that is killed does not get so far."""
+    """A step that records when its process ends by itself; a killed process does not."""
 
     def run(self, deadline: float | None) -> None:
         Finalize(None, (self.folder / f"{self.key} ended").touch, exitpriority=0)
         super().run(deadline)
 
 
-def test_no_process_is_killed_that_is_not_at_work(tmp_path: Path) -> None:
-    """Killed in the middle of something, it may take others along that share its device."""
+def test_idle_processes_are_not_killed(tmp_path: Path) -> None:
+    """Killing a process can fail the work of others that share its device."""
     steps = [Leaving(tmp_path, "failed", how="fails"), Leaving(tmp_path, "done")]
     assert {o.ending for o in execute(steps, LocalProcesses(2))} == {"failed", "done"}
     assert all((tmp_path / f"{step.key} ended").exists() for step in steps)
 
 
-def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another command holds it while a step of this one runs."""
+def test_a_busy_step_is_polled_with_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command runs the busy step while this one runs another."""
     slept: list[float] = []
     monkeypatch.setattr(schedule.time, "sleep", lambda seconds: slept.append(seconds))
 
@@ -301,7 +301,7 @@ def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch:
             pass
 
     ended = [o.step.key for o in execute([Note(tmp_path, "held"), Note(tmp_path, "long")], Beside())]
-    assert ended == ["held", "long"] and slept == [schedule.APART] * 3
+    assert ended == ["held", "long"] and slept == [schedule.RECHECK] * 3
 
 
 LEFT = """
@@ -318,9 +318,7 @@ with mps.daemon() as environment:
 """
 
 
-def test_a_service_that_a_killed_command_has_left_is_ended_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_command_ends_the_service_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control, log = tmp_path / mps.CONTROL, tmp_path / "said"
     control.write_text(CONTROL.format(log=log, code=0))
     control.chmod(0o755)

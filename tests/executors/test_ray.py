@@ -1,4 +1,4 @@
-"""Steps on Ray's own cluster of several nodes on one machine: kills and lost nodes cost nothing. `make test-ray`."""
+"""Steps on a Ray cluster of several nodes on one machine: kills and lost nodes lose no step. `make test-ray`."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_every_calibrator_fits_and_maps_tensors_of_the_device(name: str, there: 
     here, far = calibrant.predictions(z, y), calibrant.predictions(there(z), y)
     for settings in CALIBRATORS[name].candidates:
         calibrator = CALIBRATORS[name](**settings)
-        expected, found = calibrator.fold(here), calibrator.fold(far)
+        expected, found = calibrator.fit_map(here), calibrator.fit_map(far)
         assert all(t.device.type == "cpu" for t in found.tensors().values())
         after = found(there(z))
         assert after.is_cuda

@@ -329,7 +329,7 @@ def test_vgg_has_dropout_per_stage_or_per_convolution() -> None:
     assert convolutions == [f"stages.{i}.{j}.3" for i, depth in enumerate((2, 2, 3, 3, 3)) for j in range(depth)]
     assert [type(m).__name__ for m in stages[0][0]] == ["Conv2d", "BatchNorm2d", "ReLU", "Dropout"]
     one, other = (model.state_dict() for model in at.values())
-    assert one.keys() == other.keys()  # weights of either fit the other
+    assert one.keys() == other.keys()  # each network can load the weights of the other
     with pytest.raises(UnknownNameError, match="unknown dropout_at 'blocks'; known: convolutions, stages"):
         build("vgg16", classes=3, dropout_at="blocks")
 

@@ -21,7 +21,7 @@ from calibrant.nn import smoothing
 from calibrant.nn.blur import PADDINGS
 from calibrant.nn.smoothing import TAU, Blur, Prob, Smooth, prob, reference
 
-# torch scripts its own forward derivatives; Dynamo instantiates an autograd.Function; export warns of its own tree
+# these warnings come from torch's own code: forward derivatives, Dynamo and export
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),

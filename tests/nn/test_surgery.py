@@ -22,7 +22,7 @@ from calibrant.nn.antialias import blurpool
 from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
 from calibrant.nn.surgery import Inserted, smoothed, stages, unsmooth
 
-# Dynamo instantiates an autograd.Function, and torch warns itself of it
+# Dynamo instantiates an autograd.Function, of which torch warns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

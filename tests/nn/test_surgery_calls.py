@@ -16,7 +16,7 @@ from calibrant.nn.activations import relu6
 from calibrant.nn.smoothing import Smooth
 from calibrant.nn.surgery import smoothed, unsmooth
 
-# Dynamo instantiates an autograd.Function, and torch warns itself of it
+# Dynamo instantiates an autograd.Function, of which torch warns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -77,7 +77,7 @@ class Hybrid(nn.Module):
 
 def test_global_pooling_of_a_map_made_of_tokens_is_found() -> None:
     assert list(smoothed(calibrant.smooth(Hybrid(patches=False)))) == ["before pool"]
-    with pytest.raises(InputError, match="no stage"):  # patches of a transformer, though as many points in rows
+    with pytest.raises(InputError, match="no stage"):  # the patches of a transformer are not a map
         calibrant.smooth(Hybrid(patches=True))
 
 

@@ -275,7 +275,7 @@ def test_weights_stay_and_undoing_is_exact(pattern: str) -> None:
         assert not torch.equal(smooth(x), before) and torch.equal(model(x), before)
         assert smooth.state_dict().keys() == model.state_dict().keys()
         fresh = calibrant.smooth(PATTERNS[pattern][0]().eval())
-        fresh.load_state_dict(smooth.state_dict())  # a checkpoint fits either
+        fresh.load_state_dict(smooth.state_dict())  # a checkpoint fits with and without smoothing
         torch.testing.assert_close(fresh(x), smooth(x))
         assert torch.equal(unsmooth(smooth)(x), before)
         assert all(not m._forward_pre_hooks and not m._forward_hooks for m in smooth.modules())
@@ -319,7 +319,7 @@ def test_several_arguments_and_networks_that_need_their_own_example() -> None:
     with pytest.raises(InputError, match="condition.*example="):
         calibrant.smooth(Conditional())
     for example in ((x, condition), {"x": x, "condition": condition}):
-        with pytest.raises(InputError, match="where="):  # what is pooled at the end is a product, which has no module
+        with pytest.raises(InputError, match="where="):  # a function pools a product, which no module returns
             calibrant.smooth(Conditional(), example=example)
         assert list(smoothed(calibrant.smooth(Conditional(), where="body.2", example=example))) == ["before body.2"]
 

@@ -66,7 +66,7 @@ class Siamese(nn.Module):
 
 def test_each_tower_is_smoothed_like_a_single_tower() -> None:
     one = ["before a.two", "before a.three", "after a.three"]
-    assert places(Two()) == one + [place.replace("a.", "b.") for place in one]  # and not its stem
+    assert places(Two()) == one + [place.replace("a.", "b.") for place in one]  # the second stem is skipped too
     assert places(Siamese()) == one
 
 

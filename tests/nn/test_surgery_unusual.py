@@ -91,7 +91,7 @@ def test_the_stem_is_smoothed_if_nothing_else_subsamples() -> None:
     assert list(smoothed(calibrant.smooth(one))) == ["before 2"]
     two = nn.Sequential(*one[:3], conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 8 * 8, 5))
     assert list(smoothed(calibrant.smooth(two))) == ["before 5"]
-    with pytest.raises(InputError, match="no stage"):  # patches of a transformer: what sees the image is no map
+    with pytest.raises(InputError, match="no stage"):  # the patches of a transformer are not a map
         calibrant.smooth(nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(2)))
 
 

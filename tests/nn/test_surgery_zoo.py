@@ -14,7 +14,7 @@ from torch import nn
 import calibrant
 from calibrant.nn.surgery import smoothed, unsmooth
 
-# Dynamo instantiates an autograd.Function, and torch warns itself of it
+# Dynamo instantiates an autograd.Function, of which torch warns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 RESNET = ["before layer2.0", "before layer3.0", "before layer4.0"]  # SS: three before subsampling, one before pooling

@@ -1,4 +1,4 @@
-"""What the papers report: complete, in range, and in agreement with itself where a paper says a thing twice."""
+"""What the papers report: complete, in range, and consistent where a paper reports a number twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.metrics import METRICS
 from calibrant.papers import PAPERS
-from calibrant.papers.reported import CLAIMS, TABLES, Row, said_of
+from calibrant.papers.reported import CLAIMS, TABLES, Row, reported_numbers
 
 # table → rows, numbers; counted in the papers. DS Table 3 is two tables here.
 SIZES = {
@@ -57,7 +57,7 @@ def test_every_table_has_all_its_rows_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_numbers_are_fractions_and_rows_are_told_apart(name: str) -> None:
+def test_numbers_are_fractions_and_rows_have_unique_names(name: str) -> None:
     table = TABLES[name]
     assert len({(r.block, r.label) for r in table.rows}) == len(table.rows)
     for row in table.rows:
@@ -68,13 +68,13 @@ def test_numbers_are_fractions_and_rows_are_told_apart(name: str) -> None:
             assert number.spread is None or 0 <= number.spread < 0.5 * number.value
 
 
-def test_every_row_that_names_an_experiment_is_one_of_ours_and_told_to_it() -> None:
+def test_every_row_names_one_of_our_experiments_which_has_its_numbers() -> None:
     ours = {e.name: e for paper in PAPERS.values() for e in paper.experiments}
     named = {r.experiment for t in TABLES.values() for r in t.rows if r.experiment}
     assert named <= set(ours)
-    assert all(ours[name].reported == said_of(name) != {} for name in named)
-    assert said_of("pep/table2/mnist_mlp")["swa"]["accuracy"] == pytest.approx(1 - 0.02082)
-    assert said_of("ds/table3/vgg16_baseline")["cifar10_2+temperature[T=1.5]"]["auroc"] == 0.8306
+    assert all(ours[name].reported == reported_numbers(name) != {} for name in named)
+    assert reported_numbers("pep/table2/mnist_mlp")["swa"]["accuracy"] == pytest.approx(1 - 0.02082)
+    assert reported_numbers("ds/table3/vgg16_baseline")["cifar10_2+temperature[T=1.5]"]["auroc"] == 0.8306
 
 
 @pytest.mark.parametrize("block", ["SVHN", "CIFAR-10", "CIFAR-100", "20 Newsgroups"])
@@ -160,7 +160,7 @@ def test_ds_finds_label_smoothing_the_least_refined_and_the_five_methods_calibra
         assert scaled.numbers["ece"].value < rows[0].numbers["ece"].value
 
 
-def test_what_tables_and_claims_read_of_extras_is_written_by_a_step() -> None:
+def test_tables_and_claims_read_only_extras_that_a_step_writes() -> None:
     read = {r.source(c).variant for t in TABLES.values() for r in t.rows for c in t.columns}
     read |= {s.variant for c in CLAIMS.values() for p in c.pairs for s in (p.method, p.baseline)}
     assert {v.split("/")[1] for v in read if v.startswith("extras/")} == {"curve"}

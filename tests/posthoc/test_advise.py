@@ -87,7 +87,7 @@ def test_audit_shows_and_writes_it(
     assert run([str(a) for a in ["audit", tmp_path / "test.npz", tmp_path / "held.npz", "--advise"]]) == 2
 
 
-def test_no_time_to_compare_is_not_no_gain() -> None:
+def test_a_budget_without_comparison_is_not_called_no_gain() -> None:
     told = advise(sample(scale=3.0), budget=1e-9)
     assert all(row["status"] == "skipped" for row in told.ranking if row["method"] != "identity")
     assert told.chosen == "temperature" and told.sentence.startswith("Use temperature")

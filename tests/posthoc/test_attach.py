@@ -77,7 +77,7 @@ def need_onnx() -> None:
 
 
 @each
-def test_eager_is_the_map(calibrator: Calibrator) -> None:
+def test_attached_model_equals_the_map(calibrator: Calibrator) -> None:
     m, z = fitted(calibrator), torch.cat([new(), EDGES])
     net = attach(nn.Identity(), m)
     assert net(z).dtype == torch.float32 and gap(net(z), m(z)) < 1e-6
@@ -263,7 +263,7 @@ def test_an_export_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: py
         to_onnx(tmp_path / "m.onnx", nn.Identity(), m, torch.zeros(1, 4))
 
 
-def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnx_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from calibrant.posthoc import onnx_export
 
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)

@@ -116,7 +116,7 @@ def test_onnx_has_the_same_inputs_and_gives_the_same_probabilities(kind: type[Mo
     torch.testing.assert_close(found.double(), torch.softmax(fitted(p.logits), 1), atol=1e-5, rtol=0)
 
 
-def test_one_logit_a_pixel_keeps_its_axis() -> None:
+def test_one_logit_per_pixel_keeps_its_axis() -> None:
     class Pixels(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -135,7 +135,7 @@ def test_one_logit_a_pixel_keeps_its_axis() -> None:
     torch.testing.assert_close(out.movedim(1, -1).reshape(-1, 2).double(), fitted(p.logits), atol=1e-5, rtol=1e-5)
 
 
-def test_one_column_is_only_read_so_by_a_map_of_two_classes() -> None:
+def test_one_column_is_accepted_only_by_a_map_of_two_classes() -> None:
     fitted = calibrant.fit("temperature", predicted(Object().eval()))
     with pytest.raises(MapError, match="3 classes"):
         fitted(torch.randn(5, 1))

@@ -100,7 +100,7 @@ def test_ranking_is_whole_ordered_and_deterministic() -> None:
     assert a[0]["excess"]["value"] == 0 or a[0]["status"] == "flagged"
 
 
-def test_budget_skips_and_says_so() -> None:
+def test_candidates_beyond_the_budget_are_listed_as_skipped() -> None:
     p = sample(3000, k=30)
     ranking = calibrant.fit("auto", p, budget=1e-6).record.ranking
     skipped = [row for row in ranking if row["status"] == "skipped"]
@@ -108,7 +108,7 @@ def test_budget_skips_and_says_so() -> None:
     assert next(row for row in ranking if row["status"] == "chosen")["method"] == "identity"
 
 
-def test_what_the_budget_cut_is_said_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_budget_cut_is_printed_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p = sample(400, torch.full((4,), 3.0))
     assert calibrant.fit("auto", p, budget=600).record.cut == ""
     little = calibrant.fit("auto", p, budget=1e-6)
@@ -125,7 +125,7 @@ def test_what_the_budget_cut_is_said_and_stored(tmp_path: Path, capsys: pytest.C
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate of two settings whose every fit takes a second; all others take none."""
+    """A candidate with two settings, each fit of which takes a second. All others take no time."""
     seconds = [0.0]
 
     class Slow(Temperature):
@@ -140,13 +140,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
 
 
-def test_repeats_are_made_of_all_that_are_near_or_of_none(slow: None) -> None:
+def test_all_near_candidates_are_repeated_or_none(slow: None) -> None:
     record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=15.0).record
     assert {row["repeats"] for row in record.ranking if "repeats" in row} == {1}
     assert "cross-validated 1 of 3 times" in record.cut and "not tried" not in record.cut
 
 
-def test_a_method_that_ran_is_not_said_to_be_untried(slow: None) -> None:
+def test_a_method_that_ran_is_not_listed_as_untried(slow: None) -> None:
     record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=5.0).record
     assert [row["status"] for row in record.ranking if row["method"] == "slow"][1] == "skipped"
     assert "slow with other settings" in record.cut
@@ -162,7 +162,7 @@ def top1(n: int, seed: int, slope: float = 1 / 3, shift: float = -0.5) -> Predic
     return calibrant.predictions(labels=labels, predicted=predicted, confidence=torch.sigmoid(score))
 
 
-def test_a_top1_set_is_chosen_for_by_the_likelihood_of_being_right(whole_table: None) -> None:
+def test_auto_on_a_top1_set_uses_the_likelihood_of_being_right(whole_table: None) -> None:
     p, test = top1(3000, 0), top1(5000, 1)
     m = calibrant.fit("auto", p)
     assert m.record.calibrator == "platt" and m.record.guard["ok"]
@@ -198,8 +198,8 @@ def test_the_hint_for_a_top1_set_lists_every_method_that_takes_one(whole_table: 
     assert {"platt", "beta"} < set(hinted)
 
 
-def test_what_would_not_fit_into_the_budget_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock on which a fit takes a tenth of a millisecond for each item, and nothing else takes any time."""
+def test_a_candidate_that_exceeds_the_budget_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock counts a tenth of a millisecond per fitted item, and nothing else."""
     sizes: list[int] = []
 
     class Slow(Temperature):
@@ -217,12 +217,12 @@ def test_what_would_not_fit_into_the_budget_is_not_begun(monkeypatch: pytest.Mon
     assert sizes == [800]  # a tenth of the items told that all of them would need four seconds
 
 
-def test_a_method_that_a_few_items_cannot_feed_is_tried_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_needs_many_items_is_tried_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hungry(Temperature):
         name = "hungry"  # type: ignore[misc]
 
         def solve(self, p: Predictions) -> FittedMap:
-            self.need(p, 2000, "it is hungry")
+            self.need(p.n, 2000, "it is hungry")
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "hungry", Hungry)
@@ -237,7 +237,7 @@ def test_the_promising_come_first() -> None:
 
 
 def test_one_standard_error_towards_fewer_parameters() -> None:
-    """The rule on made-up losses: fewest parameters, worse than the best by one error of their difference at most."""
+    """On made-up losses: the fewest parameters among those at most one standard error worse than the best."""
     p = sample(400)
     g = torch.Generator().manual_seed(0)
     base = 1 + torch.rand(400, generator=g, dtype=torch.float64)

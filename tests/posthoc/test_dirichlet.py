@@ -69,7 +69,7 @@ def test_settings_come_in_pairs() -> None:
     assert issubclass(Matrix().map, DirichletMap)
 
 
-def test_folds_are_stratified_and_know_no_row_order() -> None:
+def test_folds_are_stratified_and_ignore_row_order() -> None:
     log_p, y = simulate(300)
     fold = content_folds(log_p, y, 3)
     for c in range(3):

@@ -25,7 +25,7 @@ from calibrant.posthoc.estimator import CalibrantClassifier
 from calibrant.posthoc.temperature import TemperatureMap
 
 EXPECTED_FAILURES: dict[str, str] = {}
-"""Check → reason. None: pickling uses Python's default, and a map is a frozen record of tensors."""
+"""Check → reason why it is expected to fail. There is none."""
 
 ESTIMATORS = [
     CalibrantClassifier(method="temperature"),
@@ -69,7 +69,7 @@ def test_the_map_sees_scores_of_items_the_estimator_has_not_seen() -> None:
 
 @pytest.mark.parametrize("estimator", [LinearSVC(), SVC(), LogisticRegression(), RandomForestClassifier(10)])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_whatever_scores(estimator: Any, classes: int) -> None:
+def test_any_kind_of_scores(estimator: Any, classes: int) -> None:
     X, y, X_new, y_new = data(classes, 400)
     fitted = CalibrantClassifier(clone(estimator), method="temperature", cv=3).fit(X, y)
     assert fitted.score(X_new, y_new) > 1.3 / classes

@@ -155,8 +155,8 @@ def test_every_map_has_a_formula_or_is_refused_by_name() -> None:
                 map_to_json(m)
 
 
-def test_a_calibrator_of_ones_own_is_told_nothing_untrue() -> None:
-    """Of a map that it has never seen, the command knows only that there is no line in its table."""
+def test_a_custom_calibrator_gets_a_true_message() -> None:
+    """The command does not know this map, so it says only that the table has no line for it."""
 
     class Doubled(Identity):
         method = "doubled"

@@ -166,7 +166,7 @@ def test_standard_errors_count_groups() -> None:
     assert tripled.low == pytest.approx(alone.low) and tripled.high == pytest.approx(alone.high)
 
 
-def test_fitting_on_test_is_an_error_unless_said_on_purpose() -> None:
+def test_fitting_on_test_is_an_error_unless_allowed() -> None:
     p = sample(200)
     z, y = p.logits, p.labels
     for method in ("temperature", "auto"):

@@ -51,14 +51,14 @@ def test_the_same_items_in_another_shape_are_refused(n: int, k: int, how: str) -
 
 
 @pytest.mark.parametrize("method", ["temperature", "histogram", "isotonic", "vector"])
-def test_other_items_are_not_taken_for_them(method: str) -> None:
+def test_other_items_are_accepted(method: str) -> None:
     fitted = calibrant.fit(method, drawn(500, 5, 0))
     other = drawn(500, 5, 1)
     assert fitted.overlap(other) == 0
     calibrant.evaluate(fitted.predictions(judged(other)), metrics=["nll"])
 
 
-def test_the_same_items_of_an_ensemble_too() -> None:
+def test_the_same_items_of_an_ensemble_are_refused() -> None:
     p = drawn(300, 5, 0)
     members = replace(p, logits=torch.stack([drawn(300, 5, seed).logits for seed in (0, 1)]))  # type: ignore[misc]
     fitted = calibrant.fit("vector", members)
@@ -68,7 +68,7 @@ def test_the_same_items_of_an_ensemble_too() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(kept=st.integers(0, 1000), k=st.sampled_from([2, 3, 10]), seed=st.integers(0, 10**6))
-def test_the_share_is_that_of_the_items_that_came_back(kept: int, k: int, seed: int) -> None:
+def test_overlap_is_the_share_of_calibration_items(kept: int, k: int, seed: int) -> None:
     p, other = drawn(1000, k, seed), drawn(1000, k, seed + 1)
     mixed = predictions(
         torch.cat([p.take(torch.arange(kept)).logits, other.logits]),  # type: ignore[list-item]
@@ -78,7 +78,7 @@ def test_the_share_is_that_of_the_items_that_came_back(kept: int, k: int, seed: 
     assert abs(found - kept / 1000) < 5 * (0.25 / overlap.SIZE) ** 0.5  # a sample of SIZE, and few chance hits
 
 
-def test_equal_answers_are_not_equal_items() -> None:
+def test_equal_scores_are_not_equal_items() -> None:
     rng = np.random.default_rng(0)
 
     def votes(seed: int) -> Predictions:  # of a forest of ten trees
@@ -90,9 +90,7 @@ def test_equal_answers_are_not_equal_items() -> None:
     assert fitted.overlap(votes(1)) == 0
 
 
-def test_the_sketch_is_saved_and_the_command_line_tells_of_a_part_that_came_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sketch_is_saved_and_apply_reports_the_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p = drawn(600, 4, 0)
     calibrant.fit("temperature", p).save(tmp_path / "map")
     held = calibrant.load(tmp_path / "map")

@@ -64,7 +64,7 @@ def test_broken_folders(folder: Path, break_it: Callable[[Path], object], messag
     assert caught.value.exit_code == 2
 
 
-def test_what_is_no_map_folder(tmp_path: Path) -> None:
+def test_folders_without_a_map_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="not a folder"):
         calibrant.load(tmp_path / "nothing")
     with pytest.raises(CalibrantError, match="missing"):

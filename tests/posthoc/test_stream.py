@@ -82,7 +82,7 @@ def test_a_bad_part_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_batches_hold_what_they_are_told(tmp_path: Path) -> None:
+def test_batches_have_the_requested_size(tmp_path: Path) -> None:
     write_parts(tmp_path / "in")
     assert max(p.n for p, _ in rows(tmp_path / "in", 200)) <= 200 // 3
 

@@ -69,7 +69,7 @@ def test_a_strong_penalty_is_temperature_scaling() -> None:
         assert float((p - torch.softmax(z / T, 1)).abs().max()) < 2 / len(z)  # the uniform share
 
 
-def test_cross_validation_lets_go_where_data_speak() -> None:
+def test_cross_validation_weakens_the_penalty_for_informative_data() -> None:
     z, y = sample(4000)
     m = StructuredMatrix(penalty=None).fit(calibrant.predictions(z, y))
     assert m.record.certificate["penalty"] < 10

@@ -187,7 +187,7 @@ class Again(Temperature):
     refits = Calibrator.refits
 
 
-def test_folds_far_apart_are_fitted_again() -> None:
+def test_folds_that_move_t_far_are_refitted() -> None:
     z, y = simulate(9_000, 40)
     group = torch.arange(9_000) // 1800
     z[group == 0] *= 20  # without this group, T is another one
@@ -212,7 +212,7 @@ def test_ece_objective_on_the_papers_grid() -> None:
 
 @pytest.mark.parametrize("members, scale, step", [(1, 1.0, 0.0), (1, 60.0, 0.0), (1, 2.0, 1.0), (3, 2.0, 0.0)])
 def test_ece_of_many_temperatures_is_the_metric_at_each(members: int, scale: float, step: float) -> None:
-    """Several at once, several members, ties and saturated logits."""
+    """For several temperatures at once, several members, ties and saturated logits."""
     pairs = [simulate(300, 4, seed=s) for s in range(members)]
     z, y = scale * torch.stack([logits for logits, _ in pairs]), pairs[0][1]
     z = (z / step).round() * step if step else z

@@ -69,7 +69,7 @@ def test_isotonic_is_scikit_learns_on_the_votes_themselves() -> None:
     np.testing.assert_allclose(confidences(fitted, VOTES), oracle.predict(VOTES.max(1)), atol=1e-9)
 
 
-def test_values_apart_are_left_alone() -> None:
+def test_distinct_values_stay_distinct() -> None:
     values = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
     same, ordered = settled(values)
     assert same is values and np.array_equal(ordered, np.sort(values))

@@ -21,7 +21,7 @@ def by_definition(score: np.ndarray, hit: np.ndarray, new: float, label: bool) -
 
 
 @given(st.lists(st.tuples(st.integers(-6, 6), st.booleans()), min_size=1, max_size=40), st.integers(-15, 15))
-def test_both_values_are_by_definition(pairs: list[tuple[int, bool]], twice: int) -> None:
+def test_p0_and_p1_equal_their_definition(pairs: list[tuple[int, bool]], twice: int) -> None:
     score = np.array([s for s, _ in pairs], dtype=float)
     hit = np.array([h for _, h in pairs])
     new = twice / 2  # on a score, between two, or beyond the ends

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.ensembles.pep import PEP, Certificate
+from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import SigmaPoint, sigma_curve
+from calibrant.ensembles.sigma_search import Certificate
 from calibrant.errors import InputError
 from calibrant.report.panels import drawn
 from calibrant.report.sigma_panel import sigma_panel

@@ -376,8 +376,7 @@ def test_the_path_in_a_record_of_levels_is_never_opened(
     shutil.copytree(run, here / "one")
     monkeypatch.chdir(here)
     words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
-    assert cli(["train", "ar-adals/digits", "-o", "[/two]", "--levels", "one", *words]) == 0
-    assert f"{Path('[/two]') / 'report.html'}" in capsys.readouterr().out
+    train(small(), "[/two]", replace(QUIET, levels="one"))
     here.rename(tmp_path / "there")
     monkeypatch.chdir(tmp_path)
     again = ["train", "ar-adals/digits", "-o", "there/[/two]", *words]
@@ -385,7 +384,8 @@ def test_the_path_in_a_record_of_levels_is_never_opened(
     said = "no audit beside vanilla: the levels came from ../../one/vanilla, relative to there/[/two]"
     assert said in capsys.readouterr().err
     assert cli([*again, "--levels", "there/one"]) == 0
-    assert "vanilla" in (shown := capsys.readouterr()).out and "no audit" not in shown.err
+    shown = capsys.readouterr()
+    assert "vanilla" in shown.out and f"{Path('[/two]') / 'report.html'}" in shown.out and "no audit" not in shown.err
     train(vanilla(small("seed=7")), tmp_path / "other", QUIET)  # another network
     assert cli([*again, "--levels", "other"]) == 2
     assert "was started with other levels (from ../../one/vanilla" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Experiments measured and filed: `measure` makes a cell, `Store` keeps it, `tables` reads it back."""
+"""Measure the papers' experiments: `run` makes cells, `Store` keeps them, `tables` and `reproduction` read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What our cells say about every claim of the five papers: a word, the count behind it, the numbers, the cost."""
+"""Summarise what our cells say about every claim of the five papers: the verdict, the count behind it, the numbers
+and the cost."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from calibrant.report.comparison import signed
 from calibrant.report.numbers import metric_of
 
 JUDGED: tuple[Word, ...] = ("reproduced", "direction only", "not reproduced", "inconclusive")
-UNJUDGED: dict[Word, str] = {"other scale": "at another scale", "single run": "of a single run"}
+UNJUDGED: dict[Word, str] = {"other scale": "at another scale", "single run": "with a single run"}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A claim with its comparisons."""
+    """A claim of a paper, and the comparisons that judge it."""
 
     claim: Claim
     found: tuple[Judged, ...]
@@ -40,36 +41,36 @@ class Summary:
 
     @property
     def word(self) -> str:
-        """The one word of its comparisons that were judged, `mixed` if they differ; else how far they came."""
+        """The verdict that all judged comparisons share, or `mixed`; without a judged one, what has run so far."""
         words = {j.verdict.word for j in self.found}
-        told = [w for w in JUDGED if w in words]
-        if told:
-            return told[0] if len(told) == 1 else "mixed"
+        verdicts = [w for w in JUDGED if w in words]
+        if verdicts:
+            return verdicts[0] if len(verdicts) == 1 else "mixed"
         return next((w for w in ("other scale", "single run") if w in words), "not run")
 
     @property
     def count(self) -> str:
-        """`3 reproduced, 6 at another scale (4 as in the paper, 2 open), 2 not run`."""
+        """How many comparisons have each verdict: `3 reproduced, 6 at another scale (4 as in the paper, 2 open)`."""
         words = Counter(j.verdict.word for j in self.found)
         parts = [f"{words[w]} {w}" for w in JUDGED if words[w]]
-        for word, said in UNJUDGED.items():
-            lean = Counter(j.verdict.leaning for j in self.found if j.verdict.word == word)
-            if lean:
-                which = ", ".join(f"{n} {x}" for x, n in sorted(lean.items()))
-                parts.append(f"{words[word]} {said} ({which})")
+        for word, title in UNJUDGED.items():
+            leanings = Counter(j.verdict.leaning for j in self.found if j.verdict.word == word)
+            if leanings:
+                each = ", ".join(f"{n} {leaning}" for leaning, n in sorted(leanings.items()))
+                parts.append(f"{words[word]} {title} ({each})")
         return ", ".join([*parts, *([f"{words['not run']} not run"] if words["not run"] else [])])
 
     @property
     def number(self) -> str:
-        """`nll −0.1249 to −0.0017 (paper −0.0850 to −0.0020)`, over the comparisons that were run."""
+        """The range of the measured differences: `nll −0.1249 to −0.0017 (paper −0.0850 to −0.0020)`."""
         run = [j for j in self.found if j.verdict.mean is not None]
         out = []
         for metric in dict.fromkeys(j.pair.metric for j in run):
             here = [j for j in run if j.pair.metric == metric]
             paper = {j.pair.reported for j in here if j.pair.reported is not None}
             ours = _span(metric, {j.verdict.mean for j in here if j.verdict.mean is not None})
-            said = f"paper {_span(metric, paper)}" if paper else f"paper: {_reported(here[0])}"
-            out.append(f"{metric} {ours} ({said})")
+            theirs = f"paper {_span(metric, paper)}" if paper else f"paper: {_reported(here[0])}"
+            out.append(f"{metric} {ours} ({theirs})")
         return "; ".join(out)
 
     @property
@@ -78,12 +79,12 @@ class Summary:
 
 
 def summaries(cells: Sequence[Cell]) -> list[Summary]:
-    """Every claim, in the order of the papers."""
+    """The summary of every claim, in the order of the papers."""
     return [Summary(claim, tuple(judged(claim, cells))) for claim in CLAIMS.values()]
 
 
 def by_paper(found: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Paper's title → its claims."""
+    """The title of each paper → the summaries of its claims."""
     return {PAPERS[name].title: [s for s in found if s.paper == name] for name in dict.fromkeys(s.paper for s in found)}
 
 
@@ -91,7 +92,7 @@ HEAD = ("comparison", "metric", "paper", "measured", "seeds", "verdict", "cell")
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
-    """The comparisons as text, under `HEAD`; differences, method minus baseline."""
+    """The comparisons of a claim as rows of text, with the columns of `HEAD`; differences are method minus baseline."""
     return [
         (
             f"{j.pair.label}{of_group(j.group)}",

@@ -1,4 +1,4 @@
-"""One HTML page for all five papers, in the look of the audit's report: a card per claim, self-contained."""
+"""One self-contained HTML page for all five papers, with a card per claim, in the style of the audit's report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLOUR = {
     "single run": "muted",
     "not run": "muted",
 }
-"""Verdict → colour of the report."""
+"""Verdict → the report's name of its colour."""
 
 
 def render(cells: Sequence[Cell], *, command: str) -> str:
@@ -51,7 +51,7 @@ def render(cells: Sequence[Cell], *, command: str) -> str:
 
 
 def figure(summary: Summary) -> str:
-    """The comparisons that were run, as SVG; empty if there are none."""
+    """A plot of the comparisons that were run, as SVG; empty if there are none."""
     from markupsafe import Markup
 
     rows = [

@@ -1,10 +1,10 @@
-"""What every method does to a network, on all networks that were measured: differences from the plain one, by seed.
+"""What every method does to every measured network: its difference from the plain network, paired by seed.
 
-A row is a method on one network: for each column the baseline's mean, the difference over seeds, its 95% interval
-and p-value (`verdict.interval`: below 5 seeds the variance is pooled over the methods that share the baseline), and
-Holm's correction over those methods. Networks that others trained are a row per data set, and each of them is what a
-seed is elsewhere (`bench.networks`). `calibrant advise` reads the rows that ship with the package, and the scorecard's
-page shows them; both are made by `python -m docs.make_scorecard`.
+A row is a method on one network. Each column has the baseline's mean, the mean difference over seeds, its 95% interval
+and its p-value (`verdict.interval`: below 5 seeds the variance is pooled over the methods that share the baseline),
+after Holm's correction over those methods. Networks that others trained share a row per data set; there each network
+counts as a seed does elsewhere (`bench.networks`). `calibrant advise` reads the rows that ship with the package, and
+the scorecard's page shows them; `python -m docs.make_scorecard` makes both.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "ece_shifted": ("corruptions", "ece"),
     "ood_auroc": ("foreign", "auroc_entropy"),
 }
-"""Column → (what is done to the predictor or its data, metric). `_scaled`: the method and the baseline, each after a
-temperature of its own; `nll_rival`: the method as it is against the baseline after temperature scaling."""
+"""Column → (what is done to the predictor or its data, metric). `_scaled`: the method and the baseline, each after its
+own temperature scaling; `nll_rival`: the method as trained against the baseline after temperature scaling."""
 HIGH = ("accuracy", "auroc", "ood_auroc")
-"""Columns where more is better."""
+"""The columns in which higher is better."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """One column of a row. `p` is corrected by Holm over the methods of the block; one seed has neither it nor ends."""
+    """One column of a row. Holm's correction over the methods of the block is in `p`; one seed has no `p`, `low` and
+    `high`."""
 
     baseline: float
     mean: float
@@ -58,7 +59,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A method on one network, against that network as it is."""
+    """A method on one network, compared with the plain network."""
 
     method: str
     where: str
@@ -80,7 +81,7 @@ def _rounded(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def word(column: str, each: Sequence[float], p: float | None) -> str:
-    """`better` or `worse` beyond noise, `open`, or that there are too few seeds to tell."""
+    """`better` or `worse` if the difference is significant, else `open`; `few seeds` if there are too few to tell."""
     if p is None or len(each) < FEWEST_SEEDS:
         return "few seeds"
     if p >= LEVEL:
@@ -89,13 +90,13 @@ def word(column: str, each: Sequence[float], p: float | None) -> str:
 
 
 def evidence(cells: Sequence[Cell]) -> list[Evidence]:
-    """Every method on every network that was measured, each network at one schedule (`_most_telling`)."""
+    """Every method on every measured network; each network at one schedule (`_most_telling`)."""
     return [row for block in blocks() for row in _most_telling(block, cells)]
 
 
 def _most_telling(block: Block, cells: Sequence[Cell]) -> list[Evidence]:
-    """The rows of the full schedule if some have enough seeds; else of the schedule with the most seeds in all, and
-    among equals of the one whose plain network is best."""
+    """The rows of the schedule that says most: the full one if some of its rows have enough seeds, else the one with
+    the most seeds in all, and among equals the one whose plain network has the lowest NLL."""
     found = groups(cells, {s.experiment for e in block.entries for s in (e.method, e.baseline)})
     each = [list(_rows(block, group)) for group in found]
 
@@ -118,8 +119,7 @@ def _rows(block: Block, group: Group) -> Iterator[Evidence]:
             base, (low, high) = mean(group, pairs[e][1], metric), interval(found, shared)
             assert base is not None, "a difference has a baseline"
             adjusted = corrected.get(e.name)
-            said = word(column, found, adjusted)
-            made[e][column] = Value(base.value, moments(found)[0], low, high, adjusted, said)
+            made[e][column] = Value(base.value, moments(found)[0], low, high, adjusted, word(column, found, adjusted))
     for e, values in made.items():
         if "nll" in values:
             seeds, names = len(differences(group, e.method, e.baseline, "nll")), (e.method, e.baseline)
@@ -128,7 +128,7 @@ def _rows(block: Block, group: Group) -> Iterator[Evidence]:
 
 
 def _at(source: Source, column: str, block: Block, *, base: bool = False) -> Source:
-    """What measures this column of a method or its baseline."""
+    """The variant of the cells that has this column of a method or of its baseline."""
     how, own = COLUMNS[column][0], source.variant if source.variant != AS_TRAINED else ""
     parts = {
         "": (own,),

@@ -1,7 +1,7 @@
-"""Predictions → a cell: every variant of a network, each after each calibrator, every number with its interval.
+"""Turn predictions into a cell: every variant of a network, as it is and after each calibrator, with intervals.
 
-The intervals resample the test items of one run; a claim about a method needs several seeds, which `bench show` puts
-together. Nothing here needs a network or an accelerator.
+The intervals resample the test items of one run. A claim about a method needs several seeds, which `bench show`
+combines. Nothing here needs a network or an accelerator.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.bench import by_level, shifted
-from calibrant.bench.pooled import curve
-from calibrant.bench.predict import FEATURED, OWN, SHIFTED, predicted, said, split_of
+from calibrant.bench import robustness, shifted
+from calibrant.bench.ensembles import curve
+from calibrant.bench.predict import FEATURED, OWN, SHIFTED, predicted, read_record, split_of
 from calibrant.bench.store import BOTH, LOGITS, Cell, Store
 from calibrant.bench.train import PARALLEL
 from calibrant.diagnostics.stability import variance_over_runs
@@ -34,21 +34,21 @@ from calibrant.training.run_folder import chosen
 from calibrant.types import Estimate, Predictions, Split
 
 LARGEST_EVERY = 25
-"""Epochs between those whose largest logits travel."""
+"""The largest logits of every 25th epoch go into the store."""
 ORACLE = "oracle"
-"""The variant of the point that a selection would have chosen had it seen test."""
+"""The variant of the settings that a selection would have chosen on test."""
 
 OF_TRAINING = ("images_per_second", "epochs", "train_accuracy")
 
 Variants = dict[str, Mapping[str, Estimate]]
 Folders = Mapping[str, Sequence[Path]]
-"""Predictor → what its predict step left, for each run."""
+"""Predictor → the folders of its predict steps, one per run."""
 Both = tuple[Predictions, Predictions]
-"""Of the calibration and the test split."""
+"""The predictions of the calibration split and of the test split."""
 
 
 def blank(experiment: Experiment, seed: int, scale: Scale, command: str) -> Cell:
-    """A cell before anything is known of it but its settings."""
+    """A cell with its settings and no numbers."""
     return Cell(
         experiment=experiment.name,
         seed=seed,
@@ -56,7 +56,6 @@ def blank(experiment: Experiment, seed: int, scale: Scale, command: str) -> Cell
         key=experiment.key(seed, scale),
         status="failed",
         settings=experiment.settings(seed, scale),
-        reported=experiment.reported,
         note=experiment.remark(scale),
         command=command,
     )
@@ -72,10 +71,10 @@ def measured(
     command: str,
     reference: Path | None = None,
 ) -> Cell:
-    """The cell of finished trainings (several: a pool), with what their predict steps left; logits go into the store.
+    """The cell of one finished training, or of the pool of several, with the output of its predict steps.
 
-    `reference` is the folder of what the reference network said."""
-    if experiment.published is None:  # what others published stays with them
+    The logits of the trainings go into the store. `reference` is the folder of the reference network's predictions."""
+    if experiment.published is None:  # published predictions are not copied
         for run in runs:
             keep_logits(run, store)
     run = runs[0]
@@ -85,35 +84,37 @@ def measured(
     extras = {**each[0], "train_seconds": sum(e["train_seconds"] for e in each)}
     if (run / PARALLEL).is_file():
         extras |= hashed.read(run / PARALLEL)
-    words = {name: said(each[0]) for name, each in folders.items() if len(runs) == 1}
+    records = {name: read_record(each[0]) for name, each in folders.items() if len(runs) == 1}
     if experiment.block is not None:
-        variants, more = _video(words[AS_TRAINED].pop("video")), dict[str, Any]()
+        variants, more = _video(records[AS_TRAINED].pop("video")), dict[str, Any]()
     else:
         variants, more = _variants(experiment, *_predictors(experiment, scale, runs, folders), folders, reference)
-    if words:
-        more["predict_seconds"] = sum(found.pop("seconds", 0.0) for found in words.values())
-    for name, found in words.items():
-        for attack, row in found.pop("attacks", {}).items():
-            variants[_joined_name(f"attack_{attack}", name)] = {m: Estimate(v) for m, v in row.items()}
-        more |= found
-    where = {
+    if records:
+        more["predict_seconds"] = sum(record.pop("seconds", 0.0) for record in records.values())
+    for name, record in records.items():
+        for attack, row in record.pop("attacks", {}).items():
+            variants[_variant_name(f"attack_{attack}", name)] = {m: Estimate(v) for m, v in row.items()}
+        more |= record
+    environment = {
         k: v for k, v in hashed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
     }
-    engine = hashed.read(chosen(run) / "metrics.json").get("engine")  # runs before `auto` do not say
+    engine = hashed.read(chosen(run) / "metrics.json").get("engine")  # missing in runs from before `auto`
     return replace(
         blank(experiment, seed, scale, command),
         status="done",
         **_numbers(variants),
         seconds=extras.pop("train_seconds"),
-        device=where["device"],
-        environment={**where, "engine": engine or hashed.read(chosen(run) / "recipe.json")["engine"]},
-        commit=where["commit"],
+        device=environment["device"],
+        environment={**environment, "engine": engine or hashed.read(chosen(run) / "recipe.json")["engine"]},
+        commit=environment["commit"],
         extras={**extras, **more, "run": run.name} | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
     )
 
 
-def measured_again(experiment: Experiment, seed: int, scale: Scale, known: Cell, store: Store, command: str) -> Cell:
-    """The cell of a training whose logits are in the store; `known`, another cell of it, says how it was trained."""
+def measured_from_logits(
+    experiment: Experiment, seed: int, scale: Scale, known: Cell, store: Store, command: str
+) -> Cell:
+    """A further cell of a training whose logits are in the store; `known` is another cell of the same training."""
     calibration, test = (read_predictions(store.logits(known.extras["run"], s.value)) for s in BOTH)
     variants, more = _variants(experiment, {AS_TRAINED: (calibration, test)}, {})
     own = {k: v for k, v in known.extras.items() if k in (*OF_TRAINING, "parallel", "run")}
@@ -142,7 +143,7 @@ def _video(rows: Mapping[str, Any]) -> Variants:
 
 
 def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
-    """What the training said of itself. The seconds are of all epochs, those before a resume included."""
+    """What the training recorded. Its seconds include the epochs before it was resumed."""
     if recipe.selection is None:
         made = hashed.read(run / "metrics.json")
         return {k: made[k] for k in ("train_seconds", *OF_TRAINING, "weights_sha256") if k in made}
@@ -161,36 +162,38 @@ def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
 def _predictors(
     experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Folders
 ) -> tuple[dict[str, Both], dict[str, Any]]:
-    """As trained (of several runs: their pool), as ensembles, and the oracle's choice; and what a pool adds."""
+    """Every predictor of the cell (as trained, each ensemble, the oracle's choice), and what a pool adds to extras."""
     if len(runs) > 1:
         return _pool(runs)
     (run,), extras = runs, dict[str, Any]()
     found = {AS_TRAINED: _written(run)}
     if len(each := _members(found[AS_TRAINED][1])) > 1:
-        extras["curve"] = _joined(each)[1]
+        extras["curve"] = _pool_members(each)[1]
     if CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}:
-        found[AS_TRAINED] = _said(folders[AS_TRAINED][0], FEATURED)
+        found[AS_TRAINED] = _ensemble_predictions(folders[AS_TRAINED][0], FEATURED)
     if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
         found[ORACLE] = _written(oracle)
-    return found | {e.name: _said(folders[e.name][0], OWN) for e in experiment.pooled(scale)}, extras
+    return found | {
+        e.name: _ensemble_predictions(folders[e.name][0], OWN) for e in experiment.ensembles_at(scale)
+    }, extras
 
 
 def _pool(runs: Sequence[Path]) -> tuple[dict[str, Both], dict[str, Any]]:
     each = [_written(run) for run in runs]
-    calibration, (test, curve) = _joined([c for c, _ in each])[0], _joined([t for _, t in each])
+    calibration, (test, curve) = _pool_members([c for c, _ in each])[0], _pool_members([t for _, t in each])
     logits = torch.stack([t.logits for _, t in each if t.logits is not None])
     variance = float(variance_over_runs(logits, test.labels).mean())
     return {AS_TRAINED: (calibration, test)}, {"curve": curve, "variance": variance}
 
 
 def _members(p: Predictions) -> list[Predictions]:
-    """What each network of a run said."""
+    """The predictions of each network of a run."""
     assert p.logits is not None
     return [p] if p.logits.ndim == 2 else [replace(p, logits=z) for z in p.logits]
 
 
-def _joined(each: Sequence[Predictions]) -> tuple[Predictions, dict[str, list[float | None]]]:
-    """Several networks as one predictor, and the metrics of the first 1, 2, … of them."""
+def _pool_members(each: Sequence[Predictions]) -> tuple[Predictions, dict[str, list[float | None]]]:
+    """The pooled predictions of several networks, and the metrics of the first 1, 2, … of them."""
     about = {"split": each[0].split, "classes": each[0].classes, "ids": each[0].ids, "raw": False}
     return curve((p.logits for p in each if p.logits is not None), each[0].labels, about)
 
@@ -202,31 +205,33 @@ def _variants(
     folders: Folders | None = None,
     reference: Path | None = None,
 ) -> tuple[Variants, dict[str, Any]]:
-    """Every predictor and each of them after each calibrator, clean and under every shift; adds to the extras."""
+    """Measure every predictor as it is and after each calibrator, on clean data and under every shift.
+
+    Returns the variants, and `extras` with more numbers."""
     asked, out, beyond = shifted.Asked.of(experiment.shifts), Variants(), Variants()
     for name, (calibration, test) in found.items():
         there = (folders or {}).get(name, ())
         fitted = {c: fit(choice.name, calibration, **choice.options) for c, choice in experiment.maps.items()}
         cells, members = shifted.read([f / SHIFTED for f in there]) if asked.suites and there else ({}, {})
         for calibrator, map_ in {"": None, **fitted}.items():
-            own = _joined_name(name, calibrator)
+            own = _variant_name(name, calibrator)
             out[own] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
             if map_ and experiment.maps[calibrator].name == "temperature":
                 extras[own] = map_.summary()["temperature"]
             for data in asked.datasets if there else ():
                 p = predicted(there[0], data, split_of(data))
                 moved = evaluate(map_.predictions(p) if map_ else p, metrics=experiment.metrics)
-                beyond[_joined_name(data, own)] = moved
+                beyond[_variant_name(data, own)] = moved
             if asked.levels and name == AS_TRAINED:
-                for level, p in by_level.parts(there[0], map_.predictions(test) if map_ else test):
-                    beyond[_joined_name(level, own)] = evaluate(p, metrics=experiment.metrics)
+                for level, p in robustness.parts(there[0], map_.predictions(test) if map_ else test):
+                    beyond[_variant_name(level, own)] = evaluate(p, metrics=experiment.metrics)
             if cells:
                 rows, more = shifted.rows(
                     cells, raw=test.raw and len(_members(test)) == 1, fitted=map_, against=reference
                 )
                 outside = rows.pop(shifted.HELD_OUT, {})
                 out[own] = {**out[own], **outside}
-                beyond |= {_joined_name(shift, own): row for shift, row in rows.items()}
+                beyond |= {_variant_name(shift, own): row for shift, row in rows.items()}
                 extras |= {
                     "_".join(w for w in (k, name if name != AS_TRAINED else "") if w): v for k, v in more.items()
                 }
@@ -237,13 +242,13 @@ def _variants(
     return out | beyond, extras
 
 
-def _joined_name(*words: str) -> str:
-    """`corruptions+pep+temperature`; the network as it is has no word."""
+def _variant_name(*words: str) -> str:
+    """The words joined, as in `corruptions+pep+temperature`; `as_trained` is left out unless it is alone."""
     return "+".join(w for w in words if w not in ("", AS_TRAINED)) or AS_TRAINED
 
 
 def keep_logits(run: Path, store: Store) -> None:
-    """Into the store, what travels of a run: its predictions, and what its epochs said of the training items."""
+    """Copy the predictions of a run into the store, and what each epoch predicted of the training items."""
     (store.root / LOGITS).mkdir(parents=True, exist_ok=True)
     for split in PREDICTED:
         file = run / f"{split.value}.npz"
@@ -270,5 +275,5 @@ def _written(run: Path) -> Both:
     return read_predictions(run / "calibration.npz"), read_predictions(run / "test.npz")
 
 
-def _said(folder: Path, name: str) -> Both:
+def _ensemble_predictions(folder: Path, name: str) -> Both:
     return predicted(folder, name, Split.CALIBRATION), predicted(folder, name, Split.TEST)

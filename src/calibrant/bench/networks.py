@@ -1,10 +1,11 @@
-"""Networks that others trained, as the units of a comparison: each is what a seed is among trainings of ours.
+"""Networks that others trained as the units of a comparison, in the place of seeds.
 
-    pep/networks/cifar10_*      an experiment's name with a star: its units are the rows that it fits
+    pep/networks/cifar10_*      a name with a star: each row that matches it is a unit
 
-A unit's numbers are the means over the halvings of its test set. Halvings measure a network better, but are no further
-trainings: however many there are, a network is one unit. Their interval is Student's t, as over seeds. A sign test
-needs more networks than there are: nine that all agree have p = 0.07 after Holm's correction over nineteen maps.
+The numbers of a unit are means over the halvings of its test set. More halvings measure a network better, but they are
+not further trainings, so a network is one unit however many there are. The interval over networks is Student's t, as
+over seeds. A sign test would need more networks than we have: nine that all agree have p = 0.07 after Holm's
+correction over nineteen maps.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ STAR = "*"
 
 
 def over_networks(cells: Sequence[Cell], pattern: str) -> Iterator[Cell]:
-    """A cell for each network that the pattern fits and that was measured; its seed is the network's place."""
+    """Yield one cell per measured network that matches the pattern; its seed is the network's position in the list."""
     halvings: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
         halvings[cell.experiment, cell.scale].append(cell)
-    for place, row in enumerate(e.name for e in experiments(pattern)):
+    for position, row in enumerate(e.name for e in experiments(pattern)):
         for (name, _), found in halvings.items():
             if name == row:
                 numbers = _mean([c.measured for c in found])
-                yield replace(found[0], experiment=pattern, seed=place, settings={}, measured=numbers, intervals={})
+                yield replace(found[0], experiment=pattern, seed=position, settings={}, measured=numbers, intervals={})
 
 
 def _mean(each: Sequence[Numbers]) -> Numbers:
-    """Of the numbers that all have."""
+    """The mean of every number that all of them have."""
     out: dict[str, dict[str, float | None]] = {}
     for variant, row in each[0].items():
         for metric in row:

@@ -1,8 +1,8 @@
-"""Stores on the move: merged with each other, packed into a few small files, and unpacked elsewhere.
+"""Merge stores, pack a store into a few small files, and unpack it elsewhere.
 
 `pack` writes `parcel-00.zip`, `parcel-01.zip`, … for machines that can exchange only a few small files: all cells
-first, then trainings that are not measured yet, if asked for, then logits while there is room. Unpacking is merging
-what the parcels hold; a training goes on elsewhere from its last checkpoint. Another store may be a URL that fsspec
+first, then, on request, trainings that are not measured yet, then logits while there is room. `unpack` merges what the
+parcels hold; a training is resumed from its last checkpoint on the other machine. `merge` also takes a URL that fsspec
 knows.
 """
 
@@ -30,17 +30,17 @@ ENTRY = re.compile(
 )
 MIB = 1 << 20
 HEAD = 256
-"""Bytes that an entry takes in an archive besides its content and its name, and a generous margin."""
+"""An upper bound of the bytes that an entry takes in an archive besides its content and its name."""
 SHRINK = 2
-"""Weights hardly get smaller in an archive; nothing of a training gets smaller than a half."""
+"""An upper bound of how much compression shrinks a training; weights hardly shrink at all."""
 TRIES = 20
-"""How often a training that goes on meanwhile is copied again."""
+"""How often to retry copying a training whose files change meanwhile."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """How many cells, files of logits and trainings were new, and how many cells were there already; and what is wrong
-    with the cells that were left out, of either store."""
+    """How many cells, files of logits and trainings were new, how many cells were known, and what is wrong with the
+    damaged cells that were left out."""
 
     cells: int
     known: int
@@ -50,16 +50,15 @@ class Merged:
 
 
 def merge(source: Store, target: Store) -> Merged:
-    """Copy what `source` has into `target`. Of a cell that both have measured, what `target` has stays, and
-    rows and numbers that it lacks are added; done beats failed."""
-    target.check_version()
+    """Copy the cells and logits of `source` into `target`. A cell that both have keeps the numbers of `target` and
+    gains the rows and numbers that it lacks; a finished cell replaces a failed one."""
     new = known = 0
     damaged = []
     for path in visible(source.root / FOLDER, "*.json"):
         there = target.root / FOLDER / path.name
         same = there.is_file() and there.read_bytes() == path.read_bytes()
         try:
-            fresh, cells = not there.is_file(), list(source.read(path))
+            fresh, cells = not there.is_file(), source.read(path)
             for cell in [] if same else cells:
                 target.write(cell)
         except FileError as error:
@@ -76,7 +75,7 @@ def merge(source: Store, target: Store) -> Merged:
 
 @contextmanager
 def at(place: str, *, write: bool = False) -> Iterator[Store]:
-    """The store in a folder, or a copy of the one at a URL, which is written back if it is to be changed."""
+    """The store in a folder, or a local copy of the store at a URL; with `write` the copy is uploaded at the end."""
     if "://" not in place:
         if not write and not (Path(place) / FOLDER).is_dir():
             raise FileError(f"{place} is not a store of results: it has no folder {FOLDER!r}")
@@ -104,25 +103,25 @@ def at(place: str, *, write: bool = False) -> Iterator[Store]:
 def _reachable(place: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # every file system of fsspec has errors of its own
+    except Exception as error:  # every file system of fsspec raises its own errors
         raise FileError(f"{place} cannot be reached ({type(error).__name__}: {error})") from error
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The archives, and what had no room in them."""
+    """The archives, and the names of what did not fit into them."""
 
     files: tuple[Path, ...]
     left: tuple[str, ...]
 
 
 Unit = dict[str, Path]
-"""What travels together, or not at all: name in the archive → file."""
+"""Files that travel together or not at all: name in the archive → file."""
 
 
 def trainings(runs: Path, store: Store, held: Path, most: int) -> tuple[list[Unit], list[str]]:
-    """Copies, in `held`, of the trainings in a folder that have a checkpoint, and no predictions in the store; and
-    those that cannot fit into an archive of `most` bytes, which would take minutes to copy and compress."""
+    """Copy the trainings that have a checkpoint but no predictions in the store into `held`. Trainings that cannot fit
+    into an archive of `most` bytes are only named, because copying and compressing them would take minutes."""
     begun = [p.parent for p in visible(runs, "*/checkpoint")]
     begun = [run for run in begun if not store.logits(run.name, "test").is_file()]
     small = [run for run in begun if _size(run) <= SHRINK * most]
@@ -140,10 +139,10 @@ def _size(run: Path) -> int:
 
 
 def _copied(run: Path, to: Path) -> list[Path]:
-    """The files of a training that may be going on: those of one moment, or of later ones, as after a kill."""
+    """Copy the files of a training that may still run; the copy is as consistent as the folder after a kill."""
     for _ in range(TRIES):
         shutil.rmtree(to, ignore_errors=True)
-        with suppress(FileNotFoundError):  # the next checkpoint has taken the place of the one that was listed
+        with suppress(FileNotFoundError):  # the training has replaced its checkpoint meanwhile
             names = [p.relative_to(run) for p in visible(run, "**/*") if p.is_file()]
             for name in names:
                 (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +152,7 @@ def _copied(run: Path, to: Path) -> list[Path]:
 
 
 def pack(store: Store, out: Path, max_files: int = 8, max_mib: float = 16.0, runs: Path | None = None) -> Packed:
-    """Cells, trainings not measured yet, then logits, into at most `max_files` archives of at most `max_mib` each."""
+    """Pack cells, then unmeasured trainings, then logits into at most `max_files` archives of at most `max_mib` MiB."""
     with TemporaryDirectory() as held:
         most = int(max_mib * MIB)
         begun, large = ([], []) if runs is None else trainings(runs, store, Path(held), most)
@@ -164,7 +163,7 @@ def pack(store: Store, out: Path, max_files: int = 8, max_mib: float = 16.0, run
 
 
 def _packed(units: Sequence[Unit], store: Store, out: Path, max_files: int, most: int) -> Packed:
-    """Each unit goes into the first archive that has room for it."""
+    """Write the archives; each unit goes into the first one that has room for it."""
     if not units:
         raise InputError(f"{store.root} has no cells to pack")
     if old := visible(out, "*.zip"):
@@ -193,8 +192,8 @@ def _packed(units: Sequence[Unit], store: Store, out: Path, max_files: int, most
 
 
 def unpack(folder: Path, target: Store, runs: Path) -> Merged:
-    """Merge what the parcels in a folder hold into a store, and put trainings that have not ended into `runs`; one that
-    is there already stays as it is."""
+    """Merge what the parcels in a folder hold into a store, and put unmeasured trainings into `runs`; a training that
+    is there already is kept as it is."""
     parcels = visible(existing(folder), "*.zip")
     if not parcels:
         raise FileError(f"{folder} has no parcel; give the folder that `calibrant bench pack -o` wrote")

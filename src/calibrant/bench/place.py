@@ -1,4 +1,4 @@
-"""Where a command works: its store, its folder of trainings and how they run; and what all steps have in common."""
+"""Where a command works (its store, its folder of runs, how it runs them), and what all steps of `bench` share."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from calibrant.training.settings import Choice, build, plain
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how a command works. Nothing here changes a number."""
+    """Where and how a command works. Nothing in it changes a number."""
 
     results: Path
     runs: Path
     how: How = How()  # noqa: RUF009
     command: str = ""
-    beside: int = 1  # steps at a time on one GPU
+    parallel: int = 1  # steps at a time on one GPU
 
     @property
     def store(self) -> Store:
         return Store(self.results)
 
     def run(self, recipe: Recipe) -> Path:
-        """The folder of a training; after its edition was raised, another one."""
+        """The folder of a training. Each edition of the training step has its own."""
         edition = EDITIONS["train"]
         return self.runs / (digest([edition, recipe.key()]) if edition else recipe.key())[:KEY_LENGTH]
 
@@ -42,13 +42,13 @@ class Place:
 
 @lru_cache(maxsize=4)
 def _loaded(settings: str, root: Any, factory: str | None) -> Data:
-    """A process that stays reads its data once."""
-    recipe = Recipe(Choice("mlp"), data=build(DataSettings, json.loads(settings)))  # data do not depend on the network
+    """The data set of these settings, cached because a process runs many steps on it."""
+    recipe = Recipe(Choice("mlp"), data=build(DataSettings, json.loads(settings)))  # the network does not matter
     return data_of(recipe, How(root=root, factory=factory))
 
 
-class Placed:
-    """What all steps here have in common: most want the accelerator, and of most nobody knows how long they take."""
+class BenchStep:
+    """What all steps share. By default a step wants the accelerator, and its duration is unknown."""
 
     place: Place
     gpu: ClassVar[bool] = True

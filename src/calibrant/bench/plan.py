@@ -1,5 +1,5 @@
-"""What a table would cost before anything runs: the trainings of the graph that `run` would go through, and their GPU
-minutes at the pace of the cells in the store. Cells that ran side by side share the GPU's minutes.
+"""What a table would cost: the trainings in the graph of steps that `run` would execute, and their GPU minutes at the
+pace of the cells in the store. Cells that ran side by side share the minutes of the GPU.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ GPUS = (1, 8, 64)
 
 @dataclass(frozen=True)
 class Cost:
-    """One row: what is left to train, and the GPU minutes of it."""
+    """What is left to train of one row, and how many GPU minutes that takes."""
 
     experiment: str
     done: int
     trainings: int
-    unpaced: int  # trainings of networks like which none has been trained; their minutes are not in the others
+    unpaced: int  # trainings without a known pace; `total` does not include them
     epochs: int
-    minutes: float | None  # of its longest training
+    minutes: float | None  # of the longest training
     total: float | None
-    pace: str  # what the estimate is from
+    pace: str  # where the pace comes from
 
 
 def plan(
     experiments: Sequence[Experiment], cells: Iterable[Cell], seeds: int | None, scale: Scale, place: Place
 ) -> list[Cost]:
-    """The cost of each row, at the paces of `cells`; a training that several rows share counts once, for the first."""
+    """The cost of each row, at the paces of `cells`. A training that several rows share counts for the first one."""
     paces = pace.of_cells(cells, lambda cell: 60 * minutes_of(cell))
     wanted = [(e, seed) for e in experiments for seed in range(seeds or e.seeds)]
     steps = graph(wanted, scale, place)
@@ -49,7 +49,7 @@ def plan(
         recipes = [t.recipe for t in own] or ([] if e.published else [e.at(0, scale)])
         found = [paces.of(recipe) for recipe in recipes]
         known = [seconds / 60 for seconds, _ in found if seconds is not None]
-        said = ", ".join(dict.fromkeys(words for _, words in found)) or "trained by others"
+        source = ", ".join(dict.fromkeys(words for _, words in found)) or "trained by others"
         total = sum(known) if own else 0.0
         unpaced = len(own) - len(known) if own else 0
         out.append(
@@ -61,13 +61,13 @@ def plan(
                 e.at(0, scale).epochs,
                 max(known, default=None),
                 total if known or not own else None,
-                said,
+                source,
             )
         )
     return out
 
 
 def wall(costs: Sequence[Cost], gpus: int) -> float:
-    """Minutes on so many GPUs: a training is not split, and what has no pace is not in it."""
+    """Minutes to wait with this many GPUs. A training is not split, and one without a pace is not counted."""
     longest = [c.minutes or 0.0 for c in costs if c.trainings]
     return max([sum(c.total or 0.0 for c in costs) / gpus, *longest], default=0.0)

@@ -1,7 +1,7 @@
-"""A paper's tables and claims beside our cells: what is reported, what is measured, and the verdict on the difference.
+"""Compare a paper's tables and claims with our cells: what is reported, what is measured, and the verdict.
 
-Cells are put together over seeds only at the same scale and the same settings; whatever differs is another line, which
-says in what. What a cell's notes say about it (schedule ours, 3 members instead of 5) goes with its numbers.
+Cells are combined over seeds only at the same scale and settings; a group with other settings is another line that
+names them. The notes of a cell (schedule ours, 3 members instead of 5) accompany its numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from calibrant.papers.reported import Claim, Column, Number, Pair, Row, Source, 
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a paper's table beside ours. Without `measured` it is not run; `verdict` is None for the first row
-    of a block and where the paper reports no difference from it."""
+    """One number of a paper's table, and ours. `measured` is None if it was not run; `verdict` is None for the first
+    row of a block and where the paper reports no difference from that row."""
 
     table: str
     block: str
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Judged:
-    """One comparison of a claim, at one scale and set of settings."""
+    """One comparison of a claim, for one group of cells."""
 
     pair: Pair
     group: Group | None
@@ -44,8 +44,8 @@ class Judged:
     cells: tuple[Cell, ...]
 
 
-def beside(table: Table, cells: Sequence[Cell]) -> list[Entry]:
-    """Every number of a table, once for each group of cells that measures it, or once as not run."""
+def entries_of(table: Table, cells: Sequence[Cell]) -> list[Entry]:
+    """Every number of a table, once per group of cells that measures it, or once as not run."""
     return [entry for block in dict.fromkeys(r.block for r in table.rows) for entry in _block(table, block, cells)]
 
 
@@ -79,7 +79,7 @@ def _row_differences(group: Group, first: Row, row: Row, column: Column) -> list
 
 
 def judged(claim: Claim, cells: Sequence[Cell]) -> list[Judged]:
-    """The comparisons of a claim, each once for every group of cells that has both sides, or once as not run."""
+    """The comparisons of a claim, each once per group of cells that has both sides, or once as not run."""
     out = []
     for pair in claim.pairs:
         siblings = [p for p in claim.pairs if (p.baseline, p.metric) == (pair.baseline, pair.metric)]
@@ -109,10 +109,10 @@ def _caveats(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 
 def gpu_minutes(cells: Iterable[Cell]) -> float:
-    """What the cells took on a GPU; a cell that several rows share counts once."""
+    """The GPU minutes that the cells took; a cell that several rows share counts once."""
     return sum({c.key: minutes_of(c) for c in cells}.values())
 
 
 def minutes_of(cell: Cell) -> float:
-    """Minutes of a GPU; of one that ran beside others (`parallel` of its extras), its share."""
+    """The GPU minutes of a cell; if it shared the GPU (`parallel` of its extras), only its share."""
     return 0.0 if cell.device in ("", "cpu") else cell.seconds / 60 / cell.extras.get("parallel", 1)

@@ -1,7 +1,7 @@
-"""Experiments measured: their steps, by an executor, until the cells are in the store.
+"""Measure experiments: run their steps on an executor until the cells are in the store.
 
-A cell that is in the store is not measured again; a run that was killed goes on where it stood; a run that failed is
-filed as failed, with the reason, and tried again when it is asked for again. Data that is not there is no failed run.
+A cell that is in the store is not measured again. A killed run is resumed. A failed run is stored as a failed cell with
+the reason, and tried again when it is asked for again; missing data is reported, but is not a failed run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calibrant.training.run import How
 
 
 def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: Place) -> list[Step]:
-    """The steps of experiments at seeds that are not done yet, each after what it needs, every one once."""
+    """The steps of these cells that are not done: each once, after the steps that it needs."""
     cells: dict[str, Measure] = {}
     for e, seed in wanted_cells:
         key = e.key(seed, scale)
@@ -41,7 +41,7 @@ def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: P
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a call: the cells that are there now, and every step that did not get done."""
+    """The result of a call: the cells that are in the store now, and the outcome of every step that is not done."""
 
     cells: tuple[Cell, ...]
     open: tuple[Outcome, ...]
@@ -57,8 +57,7 @@ def run(
     reserve: float = 0.0,
     say: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Ran:
-    """Measure every cell that is not in the store; `seeds` None: as many as in the paper."""
-    place.store.check_version()
+    """Measure every cell that is not in the store. `seeds` None means as many seeds as in the paper."""
     for e in experiments:
         check(e)
     cells = [(e, seed) for e in experiments for seed in (range(e.seeds) if seeds is None else seeds)]
@@ -69,16 +68,16 @@ def run(
         if outcome.ending != "done":
             left.append(outcome)
         if outcome.ending == "failed" and not isinstance(outcome.error, FileError):
-            with suppress(OSError):  # on a full disk it has been told, and the rest goes on
+            with suppress(OSError):  # the disk may be full; the failure was reported already
                 _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
-    store = Store(place.results, lambda error: None)  # a damaged cell is a step that failed, and was told
+    store = Store(place.results, lambda error: None)  # a damaged cell was reported as a failed step
     found = [store.find(e, seed, scale) for e, seed in cells]
     return Ran(tuple(c for c in found if c is not None), tuple(left))
 
 
 def _file_failure(outcome: Outcome, cells: Sequence[Measure], place: Place) -> None:
-    """Every cell that needed the step is on record as failed, with the reason."""
-    words = outcome.why.replace(str(place.runs), "runs")  # results travel; where the runs lie on this machine does not
+    """Store every cell that needed the step as failed, with the reason."""
+    words = outcome.why.replace(str(place.runs), "runs")  # results are shared; this machine's paths mean nothing there
     for cell in cells:
         if outcome.step.key in (cell.key, *cell.needs):
             for e in cell.rows:
@@ -97,7 +96,7 @@ def measure(
     overrides: Mapping[str, Any] | None = None,
     command: str = "",
 ) -> Cell:
-    """One cell, here; what fails is raised. `overrides` are settings of the recipe, and part of the key."""
+    """Measure one cell in this process; raise the error of a failed step. `overrides` are settings of the recipe."""
     if overrides:
         experiment = experiment.changed(overrides)
     made = run([experiment], [seed], scale, Place(store.root, runs, how, command), InProcess())

@@ -1,6 +1,6 @@
-"""Cells put together over seeds: which may stand side by side, their means, their differences, and intervals of both.
+"""Combine cells over seeds: group those that are comparable, and compute means, differences and intervals.
 
-Only cells of the same scale and the same settings are seeds of one training; whatever differs makes another group.
+Only cells of the same scale and the same settings are seeds of one row; other settings make another group.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from calibrant.papers.reported import Source
 PAPER = "paper"
 """The scale of a cell that has the epochs, the network and the data of its row."""
 SMOKE = "smoke"
-"""Shows that a row runs, on stand-ins; never beside a paper's number."""
+"""The scale that only shows that a row runs; its numbers never stand beside a paper's."""
 EXTRAS = "extras/"
 Runs = Mapping[str, Mapping[int, Cell]]
 """Experiment → seed → cell."""
 
 
 NOT_A_METHOD = ("seed", "engine", "precision", "calibrators", "metrics")
-"""Settings in which the seeds of one row may differ and still be put together: the last two only add numbers."""
+"""Settings in which the seeds of one row may differ; calibrators and metrics only add numbers."""
 
 
-def differing(cells: Sequence[Cell]) -> list[str]:
-    """Settings in which cells differ. One that only some of them know came with a later version, and is none."""
+def differing_settings(cells: Sequence[Cell]) -> list[str]:
+    """The settings in which cells differ. A setting that some of the cells lack came with a later version, and does
+    not count."""
     found = [dict(flat(c.settings)) for c in cells]
-    known = set(found[0]).intersection(*found) if found else set()
-    told = [k for k in known if k.split(".")[-1] not in NOT_A_METHOD and any(f[k] != found[0][k] for f in found)]
-    return sorted(told)
+    common = set(found[0]).intersection(*found) if found else set()
+    return sorted(k for k in common if k.split(".")[-1] not in NOT_A_METHOD and any(f[k] != found[0][k] for f in found))
 
 
-def told_by(cell: Cell, keys: Sequence[str]) -> str:
-    """`optimiser.weight_decay=0.0`, for the keys that `differing` found."""
+def settings_in_words(cell: Cell, keys: Sequence[str]) -> str:
+    """The cell's values of some settings, as in `optimiser.weight_decay=0.0`."""
     own = dict(flat(cell.settings)) if keys else {}
     return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(own[k])}" for k in keys if k in own)
 
 
 def fullest_last(cells: Iterable[Cell]) -> list[Cell]:
-    """So that a mapping by seed keeps, of several cells that nothing tells apart, the one with the most numbers."""
+    """The cells, those with the most numbers last, so that a mapping by seed keeps these."""
     return sorted(cells, key=lambda cell: sum(map(len, cell.measured.values())))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that may stand side by side: one scale, and one set of settings that some other cells do not have."""
+    """Comparable cells: of one scale, and of one set of those settings in which cells differ."""
 
     scale: str
     settings: str
@@ -61,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Mean:
-    """A number over seeds; `of` says what its interval is of."""
+    """A mean over seeds; `of` says what its interval resamples."""
 
     value: float
     low: float | None
@@ -71,7 +71,7 @@ class Mean:
 
 
 def value(cell: Cell, source: Source, metric: str) -> float | None:
-    """A number of a cell: `measured` of the variant, or of `extras/curve/nll/1` what the extras hold there."""
+    """A number of a cell: a metric of the variant, or, for a variant like `extras/curve/nll/1`, an entry of extras."""
     if metric == "error":
         accuracy = value(cell, source, "accuracy")
         return None if accuracy is None else 1 - accuracy
@@ -84,7 +84,7 @@ def value(cell: Cell, source: Source, metric: str) -> float | None:
 
 
 def _at(extras: Any, path: Sequence[str]) -> float | None:
-    """What lies at a path of keys and indices; of an estimate its value."""
+    """The number at a path of keys and indices; of an estimate, its value."""
     for step in path:
         extras = extras[int(step)] if isinstance(extras, list) and int(step) < len(extras) else _key(extras, step)
     found = _key(extras, "value") if isinstance(extras, Mapping) else extras
@@ -96,7 +96,7 @@ def _key(of: Any, name: str) -> Any:
 
 
 def groups(cells: Iterable[Cell], experiments: Iterable[str], *, smoke: bool = False) -> list[Group]:
-    """The experiments' finished cells, by scale and by the settings in which cells of one experiment differ."""
+    """The finished cells of experiments, by scale and by the settings in which cells of one experiment differ."""
     wanted = set(experiments)
     counted = [cell for cell in cells if cell.counts]
     of_others = [cell for name in wanted if STAR in name for cell in over_networks(counted, name)]
@@ -106,16 +106,16 @@ def groups(cells: Iterable[Cell], experiments: Iterable[str], *, smoke: bool = F
             by_scale[cell.scale][cell.experiment].append(cell)
     found: dict[tuple[str, str], dict[str, dict[int, Cell]]] = defaultdict(lambda: defaultdict(dict))
     for scale, rows in by_scale.items():
-        keys = sorted({key for these in rows.values() for key in differing(these)})
+        keys = sorted({key for these in rows.values() for key in differing_settings(these)})
         for name, these in rows.items():
             for cell in fullest_last(these):
-                found[scale, told_by(cell, keys)][name][cell.seed] = cell
+                found[scale, settings_in_words(cell, keys)][name][cell.seed] = cell
     order = sorted(found, key=lambda g: (g[0] != PAPER, g))
     return [Group(scale, settings, found[scale, settings]) for scale, settings in order]
 
 
 def differences(group: Group, method: Source, baseline: Source, metric: str) -> list[float]:
-    """Method minus baseline, of the seeds that both have."""
+    """Method minus baseline, for each seed that both have."""
     ours, base = (group.runs.get(s.experiment, {}) for s in (method, baseline))
     out = []
     for seed in sorted(ours.keys() & base.keys()):
@@ -142,11 +142,11 @@ def mean(group: Group, source: Source, metric: str) -> Mean | None:
 
 
 FEWEST_SEEDS = 3
-"""Below it, seeds say nothing about a method."""
+"""With fewer seeds there is no verdict about a method."""
 
 
 def within(metric: str) -> tuple[float, float]:
-    """The values that a metric can have; any number for what is not in the table of metrics."""
+    """The range of a metric's values; unbounded if it is not in the table of metrics."""
     if metric not in METRICS:
         return -math.inf, math.inf
     known = METRICS[metric]
@@ -159,9 +159,10 @@ def interval(
     ends: tuple[float, float] = (-math.inf, math.inf),
     unit: str = "items",
 ) -> tuple[float | None, float | None, str]:
-    """95% of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
+    """The 95% interval of the mean over seeds, clipped to `ends`, and what it is of.
 
-    The seeds share their test items, so averaging over seeds does not shrink the items' part. Nothing beyond `ends`.
+    The half-widths over seeds and over items are added in squares. The seeds share their test items, so averaging over
+    seeds does not shrink the items' part.
     """
     mean, deviation = moments(values)
     spread = 0.0 if deviation is None else half_width(deviation**2, len(values) - 1, len(values))
@@ -176,13 +177,14 @@ def interval(
 
 
 def half_width(variance: float, freedom: float, count: int) -> float:
-    """Of the 95% interval of a mean by Student's t."""
+    """The half-width of a mean's 95% interval by Student's t."""
     from scipy.stats import t
 
     return float(t.ppf(0.975, freedom)) * math.sqrt(variance / count)
 
 
 def moments(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and the standard deviation (None for a single value)."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, None

@@ -1,15 +1,15 @@
-"""A predictor under shift, for cells: corruptions, perturbations, foreign items and attacks, by the names of `shifts`.
+"""A predictor under shift: corruptions, perturbations, foreign items and attacks, by the names in `shifts`.
 
     corruptions      19 types × 5 severities → variants `corruptions`, `intensity_1` … `intensity_5`; `corruptions_15`,
-                     the mean over the benchmark's fifteen types; types: extras
+                     the mean over the benchmark's fifteen types; `by_type` in extras
     perturbations    the ten sequences of CIFAR-10-P (SS Eq. 37–39) → `perturbation_TYPE`; `perturbations`, their mean
-    ood              the classes that were held out → `entropy_kl` and AUROC of the predictor's own variant (PEP §3.2)
+    ood              the held-out classes → `entropy_kl` and AUROC in the predictor's own variant (PEP §3.2)
     ood:NAME         a foreign data set → variant `NAME` (AR §5.5)
     train            the training items, without augmentation → variant `train` (SS Table C.1)
-    levels           the test items by their adversarial robustness (`by_level`)
+    levels           the test items by their adversarial robustness (`robustness`)
     attack:NAME      `attack_NAME`: accuracy under attack and success rate, on the first items (SS Table E.2)
 
-Logits are asked by the machinery of `calibrant stress`, cell by cell, and stay in the folder of the predict step.
+The code of `calibrant stress` computes the logits, cell by cell; they stay in the folder of the predict step.
 Calibrators are fitted on clean data.
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Bounds, assess
 from calibrant.attacks.measures import predicted
-from calibrant.bench.by_level import LEVELS
+from calibrant.bench.robustness import LEVELS
 from calibrant.data import DATASETS, Batches, Data
 from calibrant.data import load as load_data
 from calibrant.data.ood import GENERATED, ood_images
@@ -48,7 +48,7 @@ CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations",
 FIFTEEN = "corruptions_15"
 TRAINING = Split.TRAIN.value
 SEQUENCES = tuple(PERTURBATIONS)[:10]
-"""Those of CIFAR-10-P; the other four are its extra ones."""
+"""The ten sequences of CIFAR-10-P; the other four are its extra ones."""
 SMOKE_TYPES, ATTACKED, SMOKE_ATTACKED = 2, 1000, 32
 RESAMPLING = Resampling(seed=0, replicates=400)
 
@@ -58,16 +58,16 @@ Rows = dict[str, dict[str, Estimate]]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the names of an experiment's shifts ask for."""
+    """The names in an experiment's shifts, sorted by kind."""
 
-    datasets: tuple[str, ...]  # of the same task; the training items are one
+    datasets: tuple[str, ...]  # of the same task; `train` is one
     suites: tuple[str, ...]  # corruptions, perturbations, ood, ood:NAME
     attacks: tuple[str, ...]
     levels: bool
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Asked:
-        """Sorted; an unknown name is an error."""
+        """Sort the names; an unknown one is an error."""
         suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
         rest = [n for n in names if n not in (*suites, LEVELS) and not n.startswith(ATTACK)]
@@ -82,7 +82,7 @@ class Asked:
 
 
 def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
-    """The cells of these suites; at smoke scale two types stand for all."""
+    """The cells of these suites; at smoke scale only two types."""
     count = SMOKE_TYPES if scale == "smoke" else None
     outside = [n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN)]
     if HELD_OUT in suites:
@@ -101,7 +101,7 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
 def ask(
     predictor: Any, suites: Sequence[str], trained: Trained, data: Data, to: Path, device: Any, root: Any, scale: Scale
 ) -> None:
-    """The predictor's logits of every cell, into a folder; what is there already is not asked again."""
+    """Write the predictor's logits of every cell into a folder; those that are there already are not computed again."""
     part = images_only(data[Split.TEST], data.name)
     material = Material(
         part,
@@ -117,19 +117,19 @@ def ask(
 def attacked(
     predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale
 ) -> dict[str, float | None]:
-    """Accuracy and success rate of an attack with its own settings, on the first items of the test set."""
+    """The accuracy and success rate of an attack with its default settings, on the first items of the test set."""
     part = limited(images_only(data[Split.TEST], data.name), SMOKE_ATTACKED if scale == "smoke" else ATTACKED)
     batches = Batches(part, part.n, device=device, mean=trained.mean, std=trained.std)
     x, y, _ = next(iter(batches))
     attack = ATTACKS[name](bounds=Bounds(mean=trained.mean, std=trained.std))
-    if not bool((predicted(predictor, attack, x).cpu() == y.cpu()).any()):  # a smoke run's network knows nothing yet
+    if not bool((predicted(predictor, attack, x).cpu() == y.cpu()).any()):  # after a smoke run, all may be wrong
         return {"accuracy": 0.0, "success_rate": None, "items": float(part.n)}
     found = assess(predictor, attack, x, y)
     return {"accuracy": found.accuracy_under_attack, "success_rate": found.success_rate, "items": float(part.n)}
 
 
 def read(folders: Sequence[Path]) -> tuple[dict[Cell, Arrays], dict[Cell, Tensor]]:
-    """What one predictor, or the pool of several, said of every cell; and of a pool, each one's logits [M, N, K]."""
+    """The arrays of every cell, of one predictor or the pool of several; and a pool's members' logits [M, N, K]."""
     every = [Folder.existing(folder) for folder in folders]
     cells = planned(Choice(**{k: _tuple(v) for k, v in every[0].settings()["choice"].items()}), calibration=False)
     if len(every) == 1:
@@ -146,7 +146,7 @@ def _tuple(value: Any) -> Any:
 def rows(
     cells: Mapping[Cell, Arrays], *, raw: bool, fitted: FittedMap | None = None, against: Path | None = None
 ) -> tuple[Rows, dict[str, Any]]:
-    """Variant → metric → estimate, as it is or after a calibrator; `against` is the folder of the reference."""
+    """Variant → metric → estimate, after a calibrator if one is given; `against` is the reference network's folder."""
     if fitted is not None:
         kept = {c: a for c, a in cells.items() if c.kind in ("clean", "corruption", "outside")}
         cells = {c: {**a, "logits": fitted(a["logits"])} for c, a in kept.items()}
@@ -160,9 +160,11 @@ def rows(
 def _named(outcome: Outcome) -> Rows:
     out: Rows = {}
     if (found := outcome.corruptions) is not None:
-        out[CORRUPTIONS] = _right({n.removeprefix("mean_"): e for n, e in found.means.items()}) | dict(found.normalised)
-        out |= {f"intensity_{s}": _right(row) for s, row in found.by_severity.items()}
-        main = [_right(found.by_type[name]) for name in SUBSETS["15"] if name in found.by_type]
+        out[CORRUPTIONS] = _with_accuracy({n.removeprefix("mean_"): e for n, e in found.means.items()}) | dict(
+            found.normalised
+        )
+        out |= {f"intensity_{s}": _with_accuracy(row) for s, row in found.by_severity.items()}
+        main = [_with_accuracy(found.by_type[name]) for name in SUBSETS["15"] if name in found.by_type]
         out[FIFTEEN] = {m: _mean([row[m].value for row in main]) for m in main[0]}
     if steady := outcome.perturbations:
         out |= {f"perturbation_{name}": dict(row) for name, row in steady.items()}
@@ -177,8 +179,8 @@ def _mean(values: Sequence[float | None]) -> Estimate:
     return Estimate(math.fsum(known) / len(known) if known else None)
 
 
-def _right(row: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Errors as accuracies: the tables have those."""
+def _with_accuracy(row: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Replace the error by the accuracy, as in the tables."""
     out = dict(row)
     if (wrong := out.pop("error", None)) is not None:
         low, high = (None if v is None else 1 - v for v in (wrong.high, wrong.low))
@@ -194,11 +196,11 @@ def _detection(report: OODReport) -> dict[str, Estimate]:
 
 def _values(outcome: Outcome) -> dict[str, Any]:
     assert outcome.corruptions is not None
-    return {c: {m: e.value for m, e in _right(row).items()} for c, row in outcome.corruptions.by_type.items()}
+    return {c: {m: e.value for m, e in _with_accuracy(row).items()} for c, row in outcome.corruptions.by_type.items()}
 
 
 def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> dict[str, dict[str, float]]:
-    """AR §3.1: the variance over the runs of a pool, mean over items and over the corruptions."""
+    """The variance over the runs of a pool, averaged over items and corruptions (AR §3.1)."""
     by: dict[str, list[float]] = {}
     for cell in (c for c in members if c.kind == "corruption"):
         found = float(variance_over_runs(members[cell], cells[cell]["labels"]).mean())
@@ -208,7 +210,7 @@ def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> d
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse what cannot be measured, before anything is trained."""
+    """Refuse an experiment that cannot be measured, before anything is trained."""
     asked = Asked.of(experiment.shifts)
     if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets or asked.levels):
         raise InputError(

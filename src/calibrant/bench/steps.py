@@ -1,23 +1,24 @@
-"""An experiment as a graph of steps: train (after the levels that its targets need) → predict → measure. A network that
+"""The steps of an experiment: train (after the levels that its targets need) → predict → measure. A network that
 someone else trained is `downloaded` instead.
 
-A step's key is the content of what it makes, so what two experiments need is made once: the vanilla network of AR's
-Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the number of processes are in no key.
+A step's key is a hash of all that decides its output, so what two experiments need is made once: the vanilla network of
+AR's Table 3 is also the one whose levels AR-AdaLS trains with. Engine, device and parallelism are in no key.
 
-    runs/KEY/            a training: its weights stay here, its predictions travel into the store
-    runs/predict-KEY/    what an ensemble, or the network on shifted data, says
-    results/             cells, made by the steps that measure
+    runs/KEY/            a training; its weights stay here, its predictions go into the store
+    runs/predict-KEY/    predictions of an ensemble, or of the network on shifted data
+    results/             cells, made by the measure steps
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from calibrant.bench.downloaded import Downloaded
-from calibrant.bench.measure import measured, measured_again
-from calibrant.bench.place import Place, Placed
+from calibrant.bench.measure import measured, measured_from_logits
+from calibrant.bench.place import BenchStep, Place
 from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell, read_body
 from calibrant.bench.train import Train
@@ -31,15 +32,15 @@ from calibrant.training.settings import Choice
 
 
 def trained(e: Experiment, seed: int, scale: Scale, place: Place) -> Train | Downloaded:
-    """The step that the network of an experiment comes from; of a pool, that of this one seed."""
+    """The step that makes an experiment's network for one seed (of a pool, one of its networks)."""
     if e.published is not None:
         return Downloaded(e.at(seed, scale), e.published, place)
     return Train(e.at(seed, scale), place, checkpoints(e, scale))
 
 
 @dataclass(frozen=True)
-class Predict(Placed):
-    """What one predictor of a training says beyond its own test set: an ensemble, or the network on shifted data."""
+class Predict(BenchStep):
+    """Predictions of an ensemble, or of the network itself on other data than its own test set."""
 
     experiment: Experiment
     ensemble: Choice | None
@@ -51,10 +52,10 @@ class Predict(Placed):
     def network(self) -> Train | Downloaded:
         return trained(self.experiment, self.seed, self.scale, self.place)
 
-    @property
+    @cached_property
     def key(self) -> str:
-        asked = wanted(self.experiment, self.ensemble, self.scale)
-        return f"predict-{digest([EDITIONS['predict'], self.network.key, asked, self.seed])[:KEY_LENGTH]}"
+        request = wanted(self.experiment, self.ensemble, self.scale)
+        return f"predict-{digest([EDITIONS['predict'], self.network.key, request, self.seed])[:KEY_LENGTH]}"
 
     @property
     def name(self) -> str:
@@ -75,13 +76,13 @@ class Predict(Placed):
     def run(self, deadline: float | None) -> None:
         how, network = self.place.how, self.network
         device, data = make_fabric(network.recipe, how).device, network.data()
-        what = (self.experiment, self.ensemble, self.seed, self.scale)
-        predict(*what, network.folder, self.folder, device, data, how.root)
+        request = (self.experiment, self.ensemble, self.seed, self.scale)
+        predict(*request, network.folder, self.folder, device, data, how.root)
 
 
 @dataclass(frozen=True)
-class Measure(Placed):
-    """Calibrators, metrics and intervals from the predictions: a cell, for every row that it is."""
+class Measure(BenchStep):
+    """Fit calibrators and compute metrics and intervals from predictions. One cell can be several `rows`."""
 
     rows: tuple[Experiment, ...]
     seed: int
@@ -93,7 +94,7 @@ class Measure(Placed):
     def experiment(self) -> Experiment:
         return self.rows[0]
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"measure-{self.experiment.key(self.seed, self.scale)[:KEY_LENGTH]}"
 
@@ -104,13 +105,13 @@ class Measure(Placed):
 
     @property
     def networks(self) -> list[Train | Downloaded]:
-        """Where the cell's network comes from; of a pool, each of its networks."""
+        """The steps that make the cell's network, or each network of its pool."""
         own = self.experiment
         return [trained(own, seed, self.scale, self.place) for seed in own.seeds_of(self.seed, self.scale)]
 
     @property
     def predicted(self) -> dict[str, list[Predict]]:
-        """Predictor → a step for each training; without those for which its own predictions are enough."""
+        """Predictor → its predict step for each training; predictors that need none are left out."""
         alone, seeds = self.experiment.alone(), self.experiment.seeds_of(self.seed, self.scale)
         return {
             AS_TRAINED if e is None else e.name: [Predict(alone, e, s, self.scale, self.place) for s in seeds]
@@ -125,15 +126,17 @@ class Measure(Placed):
 
     @property
     def known(self) -> Cell | None:
-        """Another cell of the training, where the predictions in the store are enough."""
+        """Another cell of the same training, if the predictions in the store are enough to measure this one."""
         (first, *more), own = self.networks, self.experiment
         if more or self.predicted or self.reference or own.block is not None or first.recipe.selection is not None:
             return None
         return None if first.done() else self.place.store.of_training(first.folder.name)
 
-    @property
+    @cached_property
     def before(self) -> list[Step]:
-        """What must be there before the cell can be measured, each after what it needs."""
+        """The steps that must be done before the cell can be measured, each after those that it needs.
+
+        Cached, because the schedule reads `needs` again and again."""
         if self.known is not None or self.damage is not None:
             return []
         reference = [] if self.reference is None else [self.reference]
@@ -146,19 +149,19 @@ class Measure(Placed):
         return tuple(step.key for step in self.before)
 
     def done(self) -> bool:
-        found, _ = self._there()
+        found, _ = self._stored()
         return found.get("status") == "done" and all(e.name in found["rows"] for e in self.rows)
 
     def measured(self) -> bool:
-        """Whether the numbers are there, for these rows or for others."""
-        return self._there()[0].get("status") == "done"
+        """Whether the numbers are in the store, for these rows or for others."""
+        return self._stored()[0].get("status") == "done"
 
     @property
     def damage(self) -> FileError | None:
-        """What is wrong with the cell's file, if it was edited, damaged or of another version: it stays as it is."""
-        return self._there()[1]
+        """What is wrong with the cell's file: edited, damaged or of another version. Such a file is never replaced."""
+        return self._stored()[1]
 
-    def _there(self) -> tuple[dict[str, Any], FileError | None]:
+    def _stored(self) -> tuple[dict[str, Any], FileError | None]:
         file = self.place.store.path(self.experiment.key(self.seed, self.scale))
         try:
             return read_body(file) if file.is_file() else {}, None
@@ -171,7 +174,7 @@ class Measure(Placed):
         place, reference = self.place, self.reference
         cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
         if cell is None and (known := self.known) is not None:
-            cell = measured_again(self.experiment, self.seed, self.scale, known, place.store, place.command)
+            cell = measured_from_logits(self.experiment, self.seed, self.scale, known, place.store, place.command)
         if cell is None:
             cell = measured(
                 self.experiment,

@@ -1,7 +1,7 @@
-"""A paper's table beside ours as text: for the terminal, in Markdown and in LaTeX. Rows stand as in the paper.
+"""Print a paper's table beside our numbers: for the terminal, in Markdown and in LaTeX, with the paper's rows.
 
-One part per column of the paper's table; blocks of which nothing is run are named in one line. What is to be known of
-a number is a letter behind it, explained below the table.
+Each column of the paper's table is a part of its own. Blocks that were not run are named in one line. A caveat of a
+number is a letter behind it, which is explained below the table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RULE = (
 
 @dataclass(frozen=True)
 class Part:
-    """One column of a paper's table: `rows` are block titles (a single cell) and rows of label and `HEAD`."""
+    """One column of a paper's table. A row is either a block's title (a single cell), or a label and the cells of
+    `HEAD`."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
@@ -38,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Text:
-    """A table in words, before any layout."""
+    """A table as words, before any layout."""
 
     title: str
     parts: tuple[Part, ...]
@@ -46,7 +47,7 @@ class Text:
 
 
 def text_of(table: Table, entries: Sequence[Entry]) -> Text:
-    """Everything that is printed of a table."""
+    """The words of a table."""
     letters = _letters(entries)
     parts = []
     for column in table.columns:
@@ -64,7 +65,7 @@ def text_of(table: Table, entries: Sequence[Entry]) -> Text:
 
 
 def _letters(entries: Sequence[Entry]) -> dict[str, str]:
-    """Caveat → its letter; what goes for every measured number has none."""
+    """Caveat → its letter; a caveat of every measured number needs none."""
     measured = [e for e in entries if e.measured is not None]
     known = dict.fromkeys(c for e in measured for c in e.caveats)
     some = [c for c in known if not all(c in e.caveats for e in measured)]
@@ -93,13 +94,13 @@ def _row(entry: Entry, letters: dict[str, str]) -> tuple[str, ...]:
 
 
 def of_group(group: Group | None) -> str:
-    """` (20 of 200 epochs, optimiser.weight_decay=0.0)`, or nothing at the paper's scale and settings."""
-    said = [] if group is None else [scale_words(group.scale) if group.scale != PAPER else "", group.settings]
-    return f" ({', '.join(filter(None, said))})" if any(said) else ""
+    """What is unlike the paper, as in ` (20 of 200 epochs, optimiser.weight_decay=0.0)`; empty if nothing is."""
+    words = [] if group is None else [scale_words(group.scale) if group.scale != PAPER else "", group.settings]
+    return f" ({', '.join(filter(None, words))})" if any(words) else ""
 
 
 def scale_words(scale: str) -> str:
-    """`30of200b512w1-resnet29v2` → `30 of 200 epochs, batch 512, warm-up 1, resnet29v2`; other names as they are."""
+    """`30of200b512w1-resnet29v2` → `30 of 200 epochs, batch 512, warm-up 1, resnet29v2`; other names are unchanged."""
     found = SCALE.fullmatch(scale)
     if found is None:
         return scale
@@ -108,7 +109,7 @@ def scale_words(scale: str) -> str:
 
 
 def reported(column: Column, number: Number) -> str:
-    """As the paper prints it, `3.03±0.16%▲`; in our unit where that is another one."""
+    """The number as the paper prints it, `3.03±0.16%▲`, or in our unit if that is another one."""
     unit = metric_of(column.metric)
     if column.percent == numbers.is_percent(unit):
         return number.typed.removesuffix(number.mark) + "%" * column.percent + number.mark
@@ -121,7 +122,7 @@ def brief(metric: str, estimate: Estimate) -> str:
 
 
 def difference(metric: str, verdict: Verdict | None) -> str:
-    """`−0.0342 [−0.0410, −0.0274]`, in points (pp) for shares."""
+    """The difference and its interval, as in `−0.0342 [−0.0410, −0.0274]`; percentages in points (pp)."""
     if verdict is None or verdict.mean is None:
         return ""
     unit = metric_of(metric)
@@ -133,7 +134,7 @@ def difference(metric: str, verdict: Verdict | None) -> str:
 
 
 def plain(text: Text) -> str:
-    """For the terminal."""
+    """The table for the terminal."""
     lines = [text.title]
     for part in text.parts:
         if part.rows:
@@ -191,7 +192,7 @@ TEX |= {"±": r"$\pm$", "−": "$-$", "▲": r"$\blacktriangle$", "▼": r"$\bla
 
 
 def tex(words: str) -> str:
-    """Escaped for LaTeX, signs as mathematics."""
+    """The words escaped for LaTeX, signs in math mode."""
     return "".join(TEX.get(c, c) for c in words.strip())
 
 

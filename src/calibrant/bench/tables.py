@@ -1,4 +1,4 @@
-"""Cells → what people read: reported against measured over seeds, what is missing, two rows side by side."""
+"""Summarise cells: numbers over seeds, what is measured of each row, and the difference of two rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from calibrant.bench.seeds import PAPER, Group, differences, differing, groups, mean, moments, told_by
+from calibrant.bench.seeds import (
+    PAPER,
+    Group,
+    differences,
+    differing_settings,
+    groups,
+    mean,
+    moments,
+    settings_in_words,
+)
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import Experiment, Scale
 from calibrant.papers.experiment import OF_NO_METHOD, flat
@@ -19,30 +28,30 @@ from calibrant.types import jsonable
 
 @dataclass(frozen=True)
 class Line:
-    """One number of one row: what the paper says, and what we measured, with its interval.
+    """One number of one row: what the paper reports, and what we measured, with its interval.
 
-    One run: the interval of resampled test items, which says nothing about the method. Several seeds: their mean, and
-    an interval that holds both the spread of the seeds (Student's t) and that of the items that they share; `of` says
-    what it is of, and cells without intervals of their own give that of the seeds alone, from three on.
+    The interval of a single run resamples the test items, and says nothing about the method. With several seeds it
+    includes the spread of the seeds (Student's t) and of the items, which they share. If the cells have no intervals,
+    it is that of the seeds alone, from three seeds on. `of` says which.
     """
 
     experiment: str
     variant: str
     metric: str
-    reported: float | None  # None too below paper scale: nobody reported that
+    reported: float | None  # None also for every other scale than the paper's
     mean: float
     deviation: float | None  # None with one seed
     low: float | None
     high: float | None
-    of: str  # items (or what the cells resampled), seeds, seeds and items, or nothing
+    of: str  # items (or frames), seeds, seeds and items, or nothing
     seeds: int
     scale: str
-    settings: str  # what tells these cells from others of the same experiment and scale; mostly nothing
+    settings: str  # in which these cells differ from others of the same experiment and scale; usually empty
 
 
 def lines(cells: Iterable[Cell]) -> list[Line]:
-    """Over the seeds of each (experiment, scale, settings, variant, metric): trainings of other settings, such as
-    another weight decay, are other rows, never further seeds of one."""
+    """The mean over seeds of each (experiment, scale, settings, variant, metric). Trainings with other settings, such
+    as another weight decay, are other lines, never further seeds."""
     rows: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         rows[cell.experiment].append(cell)
@@ -61,30 +70,30 @@ def _lines(group: Group, name: str) -> Iterator[Line]:
 
 
 def measured(cells: Iterable[Cell]) -> list[tuple[str, str]]:
-    """Variants and metrics, in the order of the cells."""
+    """The measured (variant, metric) pairs, in the order of the cells."""
     return list(dict.fromkeys((v, m) for c in cells for v, row in c.measured.items() for m in row))
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Seeds of an experiment that are measured at one scale and one set of settings."""
+class RowStatus:
+    """How many seeds of an experiment are measured at one scale and one set of settings."""
 
     experiment: str
     scale: str
-    settings: str  # what tells these cells from others of the row at this scale; mostly nothing
+    settings: str  # in which these cells differ from others of the row at this scale; usually empty
     done: int
     failed: int
     stale: int
     wanted: int
-    exact: int  # of those done: at the row's own settings, as far as the paper prints them
+    exact: int  # how many of `done` have the row's own settings, as far as the paper prints them
 
 
-def standing(
+def row_statuses(
     experiments: Sequence[Experiment], store: Store, seeds: int | None = None, scale: Scale | None = None
-) -> list[Standing]:
-    """How much of each experiment is measured, at every scale that has cells, or at the one asked for."""
+) -> list[RowStatus]:
+    """How many seeds of each experiment are measured, at every scale that has cells or at the given one."""
     cells: dict[str, list[Cell]] = defaultdict(list)
-    for cell in store.cells(numbers=False):
+    for cell in store.cells():
         cells[cell.experiment].append(cell)
     out = []
     for e in experiments:
@@ -94,16 +103,16 @@ def standing(
         for name in dict.fromkeys(c.scale for c in cells[e.name]):
             if scale is None or name == asked:
                 these = [c for c in cells[e.name] if c.scale == name and c.seed < wanted]
-                apart = differing(these)
+                apart = differing_settings(these)
                 for cell in these:
-                    groups[name, told_by(cell, apart)].append(cell)
+                    groups[name, settings_in_words(cell, apart)].append(cell)
         own = cache(partial(_flat_settings, e))
         for (name, settings), found in groups.items() or {(asked, ""): []}.items():
             done = {c.seed for c in found if c.counts}
             failed = {c.seed for c in found if c.status == "failed"} - done
             stale = {c.seed for c in found if c.status == "done" and c.stale} - done
             exact = {c.seed for c in found if c.counts and _is_own(e, c, own(_scale(c)))}
-            out.append(Standing(e.name, name, settings, len(done), len(failed), len(stale), wanted, len(exact)))
+            out.append(RowStatus(e.name, name, settings, len(done), len(failed), len(stale), wanted, len(exact)))
     return out
 
 
@@ -112,13 +121,13 @@ def _flat_settings(e: Experiment, scale: Scale) -> dict[str, Any]:
 
 
 def _scale(cell: Cell) -> Scale:
-    """At which its row would have to be run for a cell of as many epochs."""
+    """The scale at which its row would have as many epochs as the cell."""
     return "smoke" if cell.scale == "smoke" else cell.settings.get("recipe", {}).get("epochs", "paper")
 
 
 def _is_own(e: Experiment, cell: Cell, own: Mapping[str, Any]) -> bool:
-    """Whether a cell has the settings of its row; those that the paper does not print may be any. Of the calibrators
-    and metrics it needs those that the paper reports; where it reports nothing, all of the row's."""
+    """Whether a cell has the settings of its row. Settings that the paper does not print may have any value. The cell
+    needs the calibrators and metrics that the paper reports, or all of the row's if the paper reports nothing."""
     found = dict(flat(cell.settings))
     free = {f"{part}.{key}" for part in ("recipe", "reference") for key in (*OF_NO_METHOD, *e.unprinted)}
     same = all(found.get(key) == value for key, value in own.items() if key not in (*free, "calibrators", "metrics"))
@@ -126,13 +135,13 @@ def _is_own(e: Experiment, cell: Cell, own: Mapping[str, Any]) -> bool:
     metrics = {metric for row in e.reported.values() for metric in row}
     maps = [c for name, c in zip(e.maps, own["calibrators"], strict=True) if name in words or not words]
     needed = [m for m in own["metrics"] if m in metrics or not metrics]
-    there = found.get("calibrators", []), found.get("metrics", [])
-    return same and all(c in there[0] for c in maps) and all(m in there[1] for m in needed)
+    calibrators, own_metrics = found.get("calibrators", []), found.get("metrics", [])
+    return same and all(c in calibrators for c in maps) and all(m in own_metrics for m in needed)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """B − A over the seeds that both have: mean, and the standard error of that mean (None with one seed)."""
+    """B − A over the seeds that both have: the mean and its standard error (None with one seed)."""
 
     scale: str
     variant: str
@@ -144,8 +153,7 @@ class Difference:
 
 
 def compared(a: str, b: str, cells: Iterable[Cell]) -> list[Difference]:
-    """Of two experiments, paired by scale, seed, and what tells trainings of one row apart: claims about methods need
-    seeds, not items."""
+    """The differences of two experiments, paired by seed, for each scale and each set of settings."""
     out = []
     for group in groups(cells, {a, b}, smoke=True):
         for variant, metric in measured(group.runs.get(a, {}).values()):

@@ -1,10 +1,11 @@
-"""Steps that train: a network, and the robustness levels that adaptive targets need of its vanilla twin."""
+"""The steps that train a network, and that measure the robustness levels which AR-AdaLS needs of its vanilla twin."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
 from calibrant.bench import pace, video
-from calibrant.bench.place import Place, Placed
+from calibrant.bench.place import BenchStep, Place
 from calibrant.data import Data
 from calibrant.executors import OutOfTime, Step
 from calibrant.files import hashed
@@ -25,14 +26,14 @@ from calibrant.training.selection import select
 from calibrant.types import Split
 
 CHECKPOINT_EVERY = 5
-"""Epochs between checkpoints where a training may be cut off."""
+"""Epochs between checkpoints when a training has a deadline."""
 PARALLEL = "parallel.json"
-"""Says how many steps shared the GPU with a training, itself included."""
+"""The file that records how many steps shared the GPU with a training, itself included."""
 
 
 @dataclass(frozen=True)
-class Train(Placed):
-    """One training, or all points of a selection."""
+class Train(BenchStep):
+    """One training, or the trainings of all points of a selection."""
 
     recipe: Recipe
     place: Place
@@ -52,13 +53,13 @@ class Train(Placed):
 
     @property
     def before(self) -> list[Step]:
-        """What must be there before the training."""
+        """The steps that must be done before the training."""
         if not attacked_before(self.recipe):
             return []
         attack = Levels(self.recipe, self.place)
         return [Train(attack.twin, self.place), attack]
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         return self.place.run(self.recipe)
 
@@ -67,11 +68,11 @@ class Train(Placed):
 
     @property
     def record(self) -> Path:
-        """What a training writes last."""
+        """The file that a training writes last."""
         return self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")
 
     def done(self) -> bool:
-        """Ended, with the weights that are asked for: those of a training that nobody averaged are not there."""
+        """Whether the training has ended and kept the weights that are asked for."""
         weights = self.keep_weights if self.recipe.selection is None else 0
         return self.record.is_file() and len(visible(self.folder, "epochs/weights-*.safetensors")) >= weights
 
@@ -87,25 +88,25 @@ class Train(Placed):
         data = self.data()
         if data[Split.TRAIN].y.ndim > 1:
             data = video.watched(data)
-        if self.record.is_file():  # it ended without the weights: once more, from the start
+        if self.record.is_file():  # it ended without keeping the weights: train again from the start
             self.record.unlink()
             shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
         if self.recipe.engine not in ("eager", "graph"):
-            torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
+            torch.compiler.reset()  # else a persistent process reaches torch's recompile limit, and runs eagerly
         if self.recipe.selection is None:
             train(self.recipe, self.folder, how, data)
         else:
             select(self.recipe, self.folder, how, data)
-        hashed.write(self.folder / PARALLEL, {"parallel": self.place.beside})
+        hashed.write(self.folder / PARALLEL, {"parallel": self.place.parallel})
 
 
 def attacked_before(recipe: Recipe) -> bool:
-    """Whether levels are measured on a twin; the points of a selection each have their own inside them."""
+    """Whether levels are measured on a twin first; each point of a selection measures its own."""
     return levels.wanted(recipe) and recipe.selection is None
 
 
 def _watch(deadline: float, epochs: int) -> Any:
-    """Ends a training whose next epoch would end too late."""
+    """A listener that stops a training whose next epoch would end after the deadline."""
     ends: list[float] = []
 
     def listen(epoch: int, validation: object) -> None:
@@ -118,8 +119,8 @@ def _watch(deadline: float, epochs: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Levels(Placed):
-    """The robustness of the training and validation items, measured on the vanilla twin of a recipe (AR §4)."""
+class Levels(BenchStep):
+    """The robustness of the training and validation items, measured on a recipe's vanilla twin (AR §4)."""
 
     recipe: Recipe
     place: Place

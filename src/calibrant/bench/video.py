@@ -1,8 +1,8 @@
-"""Networks that label the pixels of a video: measured frame by frame, because all pixels are too many for one array.
+"""Measure networks that label the pixels of a video, frame by frame, because one array cannot hold all pixels.
 
-Measured on the validation part, which is a continuous video: the network as it is, as an ensemble (MC dropout: all its
-passes on every frame) and smoothed in time (one pass per frame, of MC dropout another member each time; SS Table E.4).
-While such a network trains, only a few frames are watched: all of them would cost as much as the epoch.
+The validation part is a continuous video. On it we measure the network as trained, as an ensemble (MC dropout with all
+its passes on every frame), and smoothed in time (one pass per frame, with another member of MC dropout each time; SS
+Table E.4). During training only a few frames are evaluated: all of them would take as long as the epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMOKE_FRAMES = 12
 
 
 def watched(data: Data) -> Data:
-    """What such a training sees: its own part, and a few frames of the video."""
+    """The data of a training: the training part, and a few frames of the video."""
     few = data[Split.VALIDATION].take(torch.arange(WATCHED), Split.VALIDATION)
     return replace(data, splits={Split.TRAIN: data[Split.TRAIN], Split.VALIDATION: few})
 
@@ -37,7 +37,7 @@ def watched(data: Data) -> Data:
 def measured(
     experiment: Experiment, predictors: Mapping[str, Any], trained: Trained, data: Data, device: Any, smoke: bool
 ) -> dict[str, dict[str, Any]]:
-    """Variant → metric → value and interval, for the network, its ensembles and the stream."""
+    """Variant → metric → [value, low, high], for the network, its ensembles and the stream."""
     assert experiment.block is not None
     part = data[Split.VALIDATION]
     part = part.take(torch.arange(min(part.n, SMOKE_FRAMES)), Split.VALIDATION) if smoke else part

@@ -1,4 +1,4 @@
-"""`calibrant bench run|status|show|compare|merge|pack|unpack`: measure papers' rows, see what is done, move results."""
+"""`calibrant bench`: measure the rows of the papers' tables, see what is done, compare rows and move results."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from calibrant.bench.store import Cell
     from calibrant.executors import Outcome
 
-bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
+bench = typer.Typer(help="Measure the papers' tables again, and compare with what they report.", no_args_is_help=True)
 
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
 Seeds = Annotated[
-    int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
+    int | None, typer.Option(help="use seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
 ScaleOption = Annotated[
-    str | None, typer.Option(help="smoke, small (a tenth of the epochs) or paper", show_default="paper")
+    str | None, typer.Option(help="smoke (does it run?), small (a tenth of the epochs) or paper", show_default="paper")
 ]
 ShownScale = Annotated[str | None, typer.Option(help="smoke, small or paper", show_default="every scale")]
 What = Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")]
-Runs = Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")]
-Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedule over this many epochs", min=1)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="change a setting of the recipe: key=value; repeatable")
+]
+Runs = Annotated[Path, typer.Option(help="folder of the trainings; unfinished ones are resumed")]
+Epochs = Annotated[int | None, typer.Option(help="run the schedule over this many epochs, instead of --scale", min=1)]
 
 
 @bench.command()
@@ -50,17 +52,21 @@ def run(
     settings: Settings = None,
     data_root: DataRoot = None,
     device: Device = "auto",
-    parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
+    parallel: Annotated[int, typer.Option(help="run this many processes side by side", min=1)] = 1,
     ray: Annotated[
-        str | None, typer.Option(help="a Ray cluster: its address, or local; a GPU takes --parallel steps at a time")
+        str | None,
+        typer.Option(help="run on a Ray cluster: its address, or local; each GPU runs --parallel steps at a time"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="begin only what should end in this time; a later call goes on", min=0.01)
+        float | None,
+        typer.Option(help="start only what should end in this time; the same command goes on later", min=0.01),
     ] = None,
-    keep_epochs: Annotated[bool, typer.Option(help="keep what every epoch said of the training items")] = False,
+    keep_epochs: Annotated[
+        bool, typer.Option(help="keep what the network predicts of the training items after every epoch")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure every cell that is not in the store yet."""
+    """Measure every cell that is not in the store."""
     from calibrant.bench.place import Place
     from calibrant.bench.run import run as run_steps
     from calibrant.files.atomic import check_place
@@ -101,21 +107,21 @@ def run(
 
 
 def _say_open(steps: Sequence[Outcome]) -> None:
-    """What did not get done; a step that failed is an error, one that had no time is not."""
+    """Report the steps that are not done. A failed step is an error; one that had no time is not."""
     failed = [o for o in steps if o.ending == "failed"]
     if failed:
         more = f" (and {len(failed) - 1} more steps failed)" if len(failed) > 1 else ""
         raise FailedError(f"{failed[0].step.name} failed: {failed[0].why}{more}")
     if steps:
-        say(f"{len(steps)} steps are still to be done: the same command goes on with them", err=True)
+        say(f"{len(steps)} steps are still to be done; the same command goes on with them", err=True)
 
 
 RESERVE = 40.0
-"""Seconds at the end of --minutes in which no training runs: what has been trained is measured in them."""
+"""The last seconds of --minutes, in which nothing is trained, but trained networks are measured."""
 
 
 def _pool(parallel: int, device: str, ray: str | None) -> Any:
-    """In this process, in several or on a cluster; with a GPU, processes without it measure what has been trained."""
+    """The executor. With a GPU, further processes that do not use it measure what has been trained."""
     from calibrant.executors import InProcess, LocalProcesses
     from calibrant.executors.cluster import RayCluster
 
@@ -126,17 +132,17 @@ def _pool(parallel: int, device: str, ray: str | None) -> Any:
     import torch
 
     gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    beside = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
-    return LocalProcesses(parallel, beside, cuda=gpu)
+    cpu_only = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
+    return LocalProcesses(parallel, cpu_only, cuda=gpu)
 
 
 def _ending(outcome: Any) -> str:
     words = {
         "done": f"{outcome.seconds:.0f} s",
         "failed": f"failed, {outcome.why}",
-        "cut": "out of time; the next call goes on with it",
-        "left": "not begun: it would not end in time",
-        "skipped": "not begun: it needs one of the above",
+        "cut": "out of time; the same command resumes it",
+        "left": "not started: it would not end in time",
+        "skipped": "not started: it needs a step that is not done",
     }
     return words[outcome.ending]
 
@@ -150,13 +156,13 @@ def status(
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """How much of each row is measured, at every scale that has cells."""
-    from calibrant.bench.tables import standing
+    """Show how many seeds of each row are measured, at every scale that has cells."""
+    from calibrant.bench.tables import row_statuses
     from calibrant.papers import PAPERS, experiments
 
     wanted = [e for name in ([what] if what else PAPERS) for e in experiments(name)]
     with readable(results) as store:
-        rows = standing(wanted, store.existing(), seeds, _scale(scale, epochs))
+        rows = row_statuses(wanted, store.existing(), seeds, _scale(scale, epochs))
         if as_json:
             _json({"rows": [asdict(r) for r in rows]})
             return
@@ -186,7 +192,7 @@ def cost(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """What is left to train of each row, and its GPU minutes at the paces measured so far."""
+    """Show what is left to train of each row, and the GPU minutes that takes at the paces measured so far."""
     from calibrant.bench.place import Place
     from calibrant.training.settings import setting
 
@@ -204,11 +210,12 @@ def compare(
     epochs: Epochs = None,
     as_json: Json = False,
 ) -> None:
-    """B − A, paired by seed."""
+    """Show the differences B − A, paired by seed."""
     from calibrant.papers import experiments
 
     asked = _scale(scale, epochs)
-    scales = {n: e.scale_name(asked) for n in (a, b) if n and asked is not None for e in experiments(n)}
+    rows = {name: experiments(name)[0] for name in (a, b)}
+    scales = {name: row.scale_name(asked) for name, row in rows.items() if asked is not None}
     with readable(results) as store:
         cells = [c for n in (a, b) for c in store.cells(n) if c.scale == scales.get(n, c.scale)]
         _compare(a, b, cells, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
@@ -241,7 +248,7 @@ for verb in (merge, pack, unpack):
 
 
 def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
-    """The experiments under names, each once, with settings on top."""
+    """The experiments with these names, each once, with changed settings."""
     from calibrant.papers import experiments
 
     rows = {e.name: e for name in what for e in experiments(name)}
@@ -249,12 +256,12 @@ def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
 
 
 def _seeds(asked: int | None, scale: str | int) -> int | None:
-    """Smoke shows that a row runs, and one seed is enough for that; None means as many as the paper ran."""
+    """How many seeds to run: one at smoke scale unless asked otherwise; None means as many as in the paper."""
     return asked or (1 if scale == "smoke" else None)
 
 
 def _scale(scale: str | None, epochs: int | None) -> str | int | None:
-    """What --scale and --epochs ask for; None if neither is there."""
+    """The scale that --scale or --epochs asks for; None if neither is given."""
     from calibrant.papers import SCALES
 
     if scale is not None and epochs is not None:

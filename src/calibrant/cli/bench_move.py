@@ -1,4 +1,4 @@
-"""`calibrant bench merge|pack|unpack`: cells, logits and trainings that go on, from one machine to another."""
+"""`calibrant bench merge|pack|unpack`: move cells, logits and unfinished trainings between machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.types import SCHEMA
 
 def merge(
     a: Annotated[str, typer.Argument(metavar="FROM", help="a store of results: a folder, or a URL that fsspec knows")],
-    b: Annotated[str, typer.Argument(metavar="INTO", help="the store that gets what the first one has")],
+    b: Annotated[str, typer.Argument(metavar="INTO", help="the store to copy into")],
     as_json: Json = False,
 ) -> None:
     """Copy the cells and logits of one store into another."""
@@ -31,7 +31,7 @@ def pack(
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the parcels")],
     results: Results = Path("results"),
     runs: Annotated[
-        Path | None, typer.Option(help="folder of trainings: those not measured yet travel, with their checkpoints")
+        Path | None, typer.Option(help="also pack the trainings of this folder that are not measured yet")
     ] = None,
     max_files: Annotated[int, typer.Option(help="at most this many parcels", min=1)] = 8,
     max_mib: Annotated[float, typer.Option(help="at most this many MiB each", min=0.01)] = 16.0,
@@ -57,7 +57,7 @@ def unpack(
     runs: Annotated[Path, typer.Option(help="folder of trainings, for those not measured yet")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Put the cells and logits of parcels into a store, and trainings where `bench run` goes on with them."""
+    """Put the cells and logits of parcels into a store, and trainings where `bench run` resumes them."""
     from calibrant.bench import parcel
     from calibrant.bench.store import Store
 
@@ -65,7 +65,7 @@ def unpack(
 
 
 def _merged(found: Any, into: str, as_json: bool) -> None:
-    more = f", {found.trainings} training{'s' * (found.trainings > 1)} to go on with" if found.trainings else ""
+    more = f", {found.trainings} training{'s' * (found.trainings > 1)} to resume" if found.trainings else ""
     if as_json:
         block_json({"schema": SCHEMA, **asdict(found)})
     else:
@@ -74,6 +74,6 @@ def _merged(found: Any, into: str, as_json: bool) -> None:
         say(words, err=True)
     if found.damaged:
         raise FailedError(
-            f"left out {len(found.damaged)} cells that could not be read (see above), the rest is there; delete such a "
-            "file where it lies, and merge or measure again"
+            f"{len(found.damaged)} cells could not be read and were left out (see above), all others were copied; "
+            "delete such a file, and merge or measure again"
         )

@@ -1,4 +1,4 @@
-"""`calibrant bench show|report|plan`: the papers' tables and claims beside what we measured, and what is left to do."""
+"""`calibrant bench show|report|plan`: the papers' tables and claims beside our numbers, and the cost of the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW; by default everything measured"
 
 @contextmanager
 def readable(results: Path) -> Iterator[Store]:
-    """The store; files that were edited or damaged are named and left out, and the command fails after its work."""
+    """The store. Damaged or edited files are reported and left out, and the command fails at its end."""
     from calibrant.bench.store import Store
 
     bad: set[str] = set()
@@ -42,8 +42,8 @@ def readable(results: Path) -> Iterator[Store]:
     yield Store(results, tell)
     if bad:
         raise FailedError(
-            f"left out what could not be read of {results} (see above); delete such a file, and `calibrant bench run` "
-            "measures its cell again"
+            f"some files of {results} could not be read and were left out (see above); delete such a file, and "
+            "`calibrant bench run` measures its cell again"
         )
 
 
@@ -53,7 +53,7 @@ def show(
     layout: Annotated[str, typer.Option("--format", help="text, markdown or latex")] = "text",
     as_json: Json = False,
 ) -> None:
-    """The papers' tables beside our numbers, with verdicts; rows that are in no table of a paper as they are."""
+    """Show the papers' tables beside our numbers, with verdicts; rows that are in no table are listed alone."""
     from calibrant.bench.table_text import FORMATS
 
     if layout not in FORMATS:
@@ -63,12 +63,12 @@ def show(
 
 
 def _show(what: str, cells: list[Cell], results: Path, layout: str, as_json: bool) -> None:
-    from calibrant.bench.reproduction import beside
+    from calibrant.bench.reproduction import entries_of
     from calibrant.bench.table_text import FORMATS, text_of
     from calibrant.bench.tables import lines
 
     tables, others = _wanted(what, cells, results)
-    found = [(table, beside(table, cells)) for table in tables]
+    found = [(table, entries_of(table, cells)) for table in tables]
     if as_json:
         shown = [_record(table, entries) for table, entries in found]
         block_json({"schema": SCHEMA, "tables": shown, "lines": [asdict(line) for line in lines(others)]})
@@ -88,7 +88,7 @@ def report(
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """One page for all papers: every claim in the paper's words, our numbers, the verdict, the figure, the cost."""
+    """Write one page for all papers: each claim in the paper's words, our numbers, the verdict, a figure, the cost."""
     from calibrant.files import outputs
 
     outputs.check((out, outputs.PAGE), inputs=[results])
@@ -125,13 +125,14 @@ def _report(cells: list[Cell], out: Path, results: Path, as_json: bool) -> None:
             }
         )
         return
+    wide = max(len(s.claim.name) for s in found)
     for s in found:
-        say(f"{s.claim.name:<18} {s.word:<15} {s.count}")
+        say(f"{s.claim.name:<{wide}} {s.word:<14} {s.count}")
     say(f"the page, for a browser: {out}")
 
 
 def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], list[Cell]]:
-    """The tables to show, and the cells of rows that are in none of them."""
+    """The tables to show, and the cells of rows that are in no table."""
     from calibrant.papers import experiments
     from calibrant.papers.reported import TABLES
 
@@ -141,7 +142,7 @@ def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], l
     under = [c for c in cells if not name or f"{c.experiment}/".startswith(f"{name}/")]
     if not under and not any(c.experiment in in_tables for c in cells):
         if name and not tables:
-            experiments(name)  # raises for a name that no paper has: there is nothing to measure under it
+            experiments(name)  # raises for a name that no paper has
         raise InputError(
             f"no cells under {results / name}; measure some with `calibrant bench run {name or 'PAPER'}`, "
             "or pass their folder with --results"
@@ -179,7 +180,7 @@ def _record(table: Table, entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def say_cells(cells: Sequence[Cell]) -> None:
-    """Every number of the cells over seeds, row by row."""
+    """Print every number of the cells over seeds, row by row."""
     from calibrant.bench.tables import lines
     from calibrant.report import numbers
     from calibrant.report.numbers import metric_of
@@ -208,7 +209,7 @@ def say_cells(cells: Sequence[Cell]) -> None:
 
 
 def say_plan(asked: Sequence[Experiment], seeds: int | None, scale: str | int, place: Place, as_json: bool) -> None:
-    """Trainings and GPU minutes of every row that is not measured, from the paces of the store."""
+    """Print the trainings and GPU minutes that each row still needs, at the paces of the store."""
     from calibrant.bench.plan import plan
 
     with readable(place.results) as store:

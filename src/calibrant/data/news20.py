@@ -34,7 +34,7 @@ def read_news(root: Path) -> Raw:
     texts: dict[str, list[list[str]]] = {"train": [], "test": []}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     groups: dict[int, str] = {}
-    for number, row in enumerate(_lines(root / FILE), 1):
+    for number, row in enumerate(read_rows(root / FILE), 1):
         match row:
             case {"split": "train" | "test" as split, "label": int(label), "group": str(group), "text": str(text)}:
                 texts[split].append(words(text))
@@ -66,7 +66,8 @@ def encode(texts: Sequence[Sequence[str]], known: dict[str, int], length: int = 
     return torch.from_numpy(out)
 
 
-def _lines(path: Path) -> Iterable[Any]:
+def read_rows(path: Path) -> Iterable[Any]:
+    """The JSON values of the lines of the file."""
     with readable(path, "this archive of JSON lines"), lzma.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             yield json.loads(line)

@@ -16,46 +16,27 @@ from typing import Any
 
 import torch
 
-from calibrant.decisions.conformal import scorer
 from calibrant.decisions.quantile import quantile
 from calibrant.decisions.rule import Decisions, probability
-from calibrant.decisions.weighted import calibration, unlabelled
+from calibrant.decisions.shifted import ShiftedSets
 from calibrant.errors import InputError
 from calibrant.functional.tensors import as_tensor
-from calibrant.posthoc.map import FittedMap
 
 
-class AdaptiveSets:
+class AdaptiveSets(ShiftedSets):
     """`sets = AdaptiveSets(predictions, labels, coverage=0.9)`, then `d = sets(logits)` for each item, and
     `sets.update(d, labels)` when its truth is known. The items of one call share the level. Labels may come late.
     """
 
-    def __init__(
-        self,
-        predictions: Any,
-        labels: Any = None,
-        *,
-        coverage: float = 0.9,
-        step: float = 0.02,
-        method: str = "lac",
-        penalty: float | None = None,
-        k_reg: int | None = None,
-        map: FittedMap | None = None,
-    ) -> None:
-        p = calibration(predictions, labels, map)
-        self.coverage = self.level = probability("coverage", coverage)
-        self.step = probability("step", step)
-        self.map, self.k, self.scorer = map, p.k, scorer(p, method, penalty=penalty, k_reg=k_reg)
-        own, chance = self.scorer.of_labels(p)
-        self._own, self._chance = own.numpy(), chance.numpy()
+    def __init__(self, predictions: Any, labels: Any = None, *, step: float = 0.02, **settings: Any) -> None:
+        super().__init__(predictions, labels, **settings)
+        self.level, self.step = self.coverage, probability("step", step)
 
     def __call__(self, logits: Any) -> Decisions:
         q = -torch.inf if self.level <= 0 else torch.inf  # sets of no class, or of every class
         if 0 < self.level < 1:
-            q, _ = quantile(self._own, self._chance, self.level, None)
-        full = torch.full((1, 1), q, dtype=torch.float64)
-        p = unlabelled(logits, self.k, self.map)
-        return self.scorer.up_to(p, full, torch.ones(1, 1)).without(p.logits.isnan().any(-1).cpu())  # type: ignore[union-attr]
+            q, _ = quantile(self.score.numpy(), self.chance.numpy(), self.level, None)
+        return self.up_to(logits, torch.full((1, 1), q, dtype=torch.float64))
 
     def update(self, decisions: Decisions, labels: Any) -> None:
         """Learn from the true labels of decided items."""

@@ -22,13 +22,13 @@ from calibrant.decisions.rule import Rule
 from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
-from calibrant.posthoc.attach import Exact, layer
+from calibrant.posthoc.attach import MapLayer, layer
 from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
 from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
 
 
-class Deciding(Exact):
+class RuleLayer(MapLayer):
     """Logits [N, K] → (predicted, *outputs of the rule)."""
 
     def __init__(self, rule: Rule) -> None:
@@ -66,12 +66,12 @@ def flat(fitted: FittedMap) -> list[FittedMap]:
     return [part for m in fitted.maps for part in flat(m)] if isinstance(fitted, Chain) else [fitted]
 
 
-class Decided(nn.Module):
+class RuleModel(nn.Module):
     """The model, then the rule. With `class_axis` it decides about each pixel."""
 
     def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None) -> None:
         super().__init__()
-        self.model, self.decision, self.class_axis = model, Deciding(rule), class_axis
+        self.model, self.decision, self.class_axis = model, RuleLayer(rule), class_axis
         self.train(model.training)
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
@@ -94,7 +94,7 @@ def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None
         return attach_map(model, fitted, class_axis=class_axis)
     if not isinstance(model, nn.Module):
         raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
-    return Decided(model, fitted, class_axis)
+    return RuleModel(model, fitted, class_axis)
 
 
 def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
@@ -108,7 +108,7 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
     need_onnx()
     if rule.record.k is None:
         raise MapError("a rule that was chosen on a top-1 set does not know its number of classes; choose it on logits")
-    module = Decided(nn.Identity(), rule, None).eval()
+    module = RuleModel(nn.Identity(), rule, None).eval()
     example = 3 * torch.randn(64, rule.record.k, generator=torch.Generator().manual_seed(64))
 
     def fault(found: Sequence[Tensor]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.decisions.accepting import Accepting
 from calibrant.decisions.costs import choose_costs
 from calibrant.decisions.quantile import choose_sets
 from calibrant.decisions.rule import Rule, probability
+from calibrant.decisions.threshold_search import ThresholdSearch
 from calibrant.errors import InputError, SplitError
 from calibrant.files.data_frame import given as given_predictions
 from calibrant.functional.scores import reduce
@@ -73,7 +73,7 @@ def decide(
     given |= {"actions": actions, "guarantee": guarantee, "by": by}
     goal = one_goal(goals, given)
     given["guarantee"] = None if guarantee is None else probability("guarantee", guarantee)
-    mapped, reused = behind_map(p, map, allow_reuse)
+    mapped, reused = after_map(p, map, allow_reuse)
     rule = chosen(mapped, goal, goals[goal], {name: value for name, value in given.items() if value is not None})
     settings = {goal: None if goal == "costs" else goals[goal]}
     return replace(rule, map=map, record=replace(rule.record, **_record(p, settings), reuse=reused))
@@ -85,7 +85,7 @@ def chosen(p: Predictions, goal: str, value: Any, given: Mapping[str, Any]) -> R
         return choose_sets(p, value, **given)
     if goal == "costs":
         return choose_costs(p, value, given.get("actions"))
-    task = Accepting(p, reduce(p, classwise=False), 1 - given.get("guarantee", GUARANTEE), given.get("by"))
+    task = ThresholdSearch(p, reduce(p, classwise=False), 1 - given.get("guarantee", GUARANTEE), given.get("by"))
     if goal == "accept":
         return task.surest(value)
     if goal == "threshold":
@@ -97,7 +97,7 @@ def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the name of the goal that was given, and check its value and the settings beside it."""
     said = [name for name, value in goals.items() if value is not None]
     if len(said) != 1:
-        raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
+        raise InputError(f"give one of {', '.join(goals)}{', not ' + ' and '.join(said) if said else ''}")
     goal, value = said[0], goals[said[0]]
     for name, setting in given.items():
         if setting is not None and name not in SETTINGS[goal]:
@@ -109,7 +109,7 @@ def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return goal
 
 
-def behind_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tuple[Predictions, bool]:
+def after_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tuple[Predictions, bool]:
     """Return the predictions after the map, and whether forbidden items were used because of `allow_reuse`."""
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
@@ -117,7 +117,7 @@ def behind_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tupl
     if reused and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised "
-            "from them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
+            "from them; choose the rule on other items, or pass allow_reuse=True (--allow-reuse)"
         )
     return mapped, reused or p.split is Split.TEST
 

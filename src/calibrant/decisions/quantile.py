@@ -52,7 +52,7 @@ def choose_sets(
     sizes = [len(i) if g is None else len(np.unique(g)) for i, g in zip(parts, units, strict=True)]
     few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
     if few:
-        say_too_few(p, few, sizes, by, asked(coverage), needed(coverage, guarantee))
+        report_too_few(p, few, sizes, by, asked(coverage), needed(coverage, guarantee))
     q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
     beta = None
     if by is None and of is None:
@@ -78,7 +78,7 @@ def choose_sets(
     return rule
 
 
-def say_too_few(p: Predictions, few: list[str], sizes: list[int], by: str | None, promised: str, least: int) -> None:
+def report_too_few(p: Predictions, few: list[str], sizes: list[int], by: str | None, promised: str, least: int) -> None:
     """Raise an error if no cell has enough items, and warn if some have too few."""
     where, grouped = f"{p.source}: " if p.source else "", units_of(p, by) is not None
     kind = "groups" if grouped else "items"

@@ -152,7 +152,7 @@ class Rule(Shown):
             return torch.zeros(p.n, dtype=torch.long)
         where = f"{p.source}: " if p.source else ""
         if p.group is None:
-            raise InputError(f"{where}the rule is by group; say which group each item belongs to (group)")
+            raise InputError(f"{where}the rule is by group; pass the group of each item (group)")
         place = {name: i for i, name in enumerate(self.groups)}
         names = group_names(p)
         present = torch.unique(p.group).tolist()
@@ -175,7 +175,7 @@ class Rule(Shown):
             if common >= LARGE:
                 raise SplitError(
                     f"{p.source or 'these predictions'}: {what} on {'' if common == 1 else f'{common:.0%} of '}these "
-                    "very items; judge it on other items, or say allow_reuse=True (--allow-reuse)"
+                    "very items; judge it on other items, or pass allow_reuse=True (--allow-reuse)"
                 )
 
     def tensors(self) -> dict[str, Tensor]:

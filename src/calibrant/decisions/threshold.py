@@ -8,15 +8,15 @@ at most α, the risk that was asked for.
   confidence ≥ t are Binomial(count, risk(t)), and P(Bin(count, α) ≤ errors) is an exact p-value for "t is too risky"
   (Clopper & Pearson 1934; Geifman & El-Yaniv 2017). Other losses in [0, 1] have Hoeffding–Bentkus's (Bates 2021).
 * Candidates are tested from the safest to the boldest. δ is divided among a few starts, each with at least twice the
-  items of the one before; a candidate that passes hands what it holds to the next, so that along a sequence nothing is
-  paid for the search (learn then test, Angelopoulos 2021; the fallback procedure of Wiens 2003).
+  items of the one before. A candidate that passes hands its part of δ to the next, so a run of candidates that pass
+  costs nothing (learn then test, Angelopoulos 2021; the fallback procedure of Wiens 2003).
 
-Proof that the search keeps the promise wherever errors do not become rarer as confidence falls. Candidates are too
-risky exactly when their x lies below some fixed s, that is when m ≥ N, the number of items at s or above. Given N and
-all confidences below s, such a candidate accepts N draws from above s and certain items below it; all of them err with
-probability α or more, so its errors are at least those of a Bin(count, α) and its p-value is valid. The first such
-candidate holds at most the δ that entered up to it. Each later one holds only what enters there, as long as all such
-candidates before it failed. So given N the chance that any passes is at most the sum of what entered: δ.
+Proof that the search keeps the promise if errors do not become rarer as confidence falls. A candidate is too risky if
+and only if its x lies below some fixed s, that is if m ≥ N, the number of items at s or above. Given N and all
+confidences below s, such a candidate accepts N draws from above s and certain items below it. All of them err with
+probability α or more, so its errors are at least those of a Bin(count, α), and its p-value is valid. The first such
+candidate holds at most the δ that entered up to it. Each later one holds only the δ that enters there, as long as all
+such candidates before it failed. So given N, the probability that any of them passes is at most the sum of these: δ.
 
 If errors are rarer at some lower confidence, each test is still exact, but the candidates that are too risky depend on
 more than N, and the search as a whole rests on simulations (`benchmarks/decide.py`, the rows with a dip).

@@ -101,8 +101,7 @@ class SplitNetwork:
         )
 
     def shared(self, model: nn.Module, x: Tensor) -> dict[Node, Any]:
-        """Run the shared part on `x` with the current weights of `model`; return the values that the member part
-        reads."""
+        """Run the shared part on `x` with the current weights of `model`; return what the member part reads of it."""
         values = {n: x if source is None else source(model) for n, source in self.sources.items()}
         for n in self.shared_part:
             values[n] = self._run(n, lambda i: self._value(values, i, len(x)))
@@ -116,38 +115,42 @@ class SplitNetwork:
     ) -> Tensor:
         """Return the logits of the members with these seeds, stacked along the batch of `items`: [G·N, …]."""
         count = len(seeds)
-        values: dict[Node, Any] = {}
-        stacked: dict[Node, Tensor] = {}
+        values: dict[Node, Any] = {}  # of the member part, for all members
+        repeated: dict[Node, Tensor] = {}  # of the shared part, once per member
         draws_of = {g.device: MemberDraws(g, seeds) for g in generators}
 
-        def for_all(n: Node) -> Any:
+        def of_all(n: Node) -> Any:
+            if n in values:
+                return values[n]
             axis = self._axis(n) if count > 1 and n in shared else None
-            if n in values or axis is None:
-                return values[n] if n in values else self._value(shared, n, count * items)
-            if n not in stacked:
-                stacked[n] = torch.cat([shared[n]] * count, axis)
-            return stacked[n]
+            if axis is None:
+                return self._value(shared, n, count * items)
+            if n not in repeated:
+                repeated[n] = torch.cat([shared[n]] * count, axis)
+            return repeated[n]
 
-        def for_one(n: Node, j: int) -> Any:
+        def of_one(n: Node, j: int) -> Any:
+            if n not in values:
+                return self._value(shared, n, items)
             axis = self._axis(n)
-            if n not in values or axis is None:
-                return values[n] if n in values else self._value(shared, n, items)
+            if axis is None:
+                return values[n]
             size = values[n].shape[axis] // count
             return values[n].narrow(axis, j * size, size)
 
         def drawn(n: Node, j: int) -> Any:
             with draws_of[next(iter(tensors(n))).device].member(j):
-                return self._run(n, lambda i: for_one(i, j))
+                return self._run(n, lambda i: of_one(i, j))
 
         for n in self.member_part:
             if n in self.random:
                 values[n] = joined(n, [drawn(n, j) for j in range(count)])
             else:
-                values[n] = self._run(n, for_all)
+                values[n] = self._run(n, of_all)
             for i in n.all_input_nodes:
                 if self.last_use[i] is n:
                     values.pop(i, None)
-        logits: Tensor = for_all(self.output)
+        logits: Tensor = of_all(self.output)
         return logits
 
     def _run(self, n: Node, value: Callable[[Node], Any]) -> Any:
@@ -158,6 +161,7 @@ class SplitNetwork:
         return n.target(*args, **kwargs)  # type: ignore[operator]
 
     def _value(self, values: dict[Node, Any], n: Node, batch: int) -> Any:
+        """Return the value of a node, or the number that it stands for in a batch of this size."""
         if n in values:
             return values[n]
         if (n, batch) not in self._known:

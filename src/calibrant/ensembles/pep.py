@@ -24,48 +24,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.display import Rows, Shown
+from calibrant.display import Rows
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.perturbation import Where, perturbed, precision_note, select, share
-from calibrant.ensembles.sigma import Curve, SigmaPoint, search_progress, sigma_curve
-from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
+from calibrant.ensembles.sigma import search_progress, sigma_curve
+from calibrant.ensembles.sigma_search import Certificate, find_sigma
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import DISTRIBUTIONS, Distribution
-from calibrant.functional.search import Search, bracket
 
 MEMBERS = 20
 """The default number of members: ten pairs ±ε come within 0.01 of the NLL of 25 independent draws. The paper's 10
 members do not do so on every network (docs/ensembles.md, "How many members")."""
-
-GROWTH = 64.0
-"""The searches may follow a maximum beyond the given range, up to 64 times its upper end."""
-
-
-@dataclass(frozen=True)
-class Certificate(Shown):
-    """The record of the search, from which σ* can be checked without running it again."""
-
-    search: str
-    members: int  # number of members in the search; the predictor may have more
-    nll_at_zero: float
-    nll: float
-    interval: tuple[float, float]  # contains σ*, up to the tolerance of the search
-    interior: bool  # False: the maximum is at the border of the allowed range
-    probes: tuple[tuple[float, float], ...]  # (σ, mean log-likelihood), in order
-    rejected: int  # number of probes at which the perturbed network was not finite
-    passes: int  # number of forward passes over the calibration set
-    notes: tuple[str, ...] = ()
-    curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
-
-    def _shown(self) -> tuple[str, Rows]:
-        low, high = self.interval
-        rows = [
-            ("σ lies in", f"[{low:.3g}, {high:.3g}]" + ("" if self.interior else ", at the border of the search")),
-            ("search", f"{self.search}, {len(self.probes)} values of σ, {self.passes} passes over the data"),
-            *(("note", note) for note in self.notes),
-        ]
-        return f"NLL {self.nll_at_zero:.4f} → {self.nll:.4f} with {self.members} members, where σ was fitted", rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,48 +166,8 @@ class PEP(Ensemble):
         maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
         curve = sigma_curve(start, calibration, device=device, autocast=autocast, **maps)
         with search_progress(show=progress) as curve.report:
-            found, certificate = cls._search(start, curve, low, high, iterations, search, tolerance)
+            found, certificate = find_sigma(curve, low, high, search=search, iterations=iterations, tolerance=tolerance)
         return cls(model, found, members, distribution, where, seed, start.antithetic, certificate)
-
-    @classmethod
-    def _search(
-        cls, start: PEP, curve: Curve, low: float, high: float, iterations: int, search: str, tolerance: float
-    ) -> tuple[float, Certificate]:
-        zero, top = curve.at(0.0), high * GROWTH
-        if not math.isfinite(zero.log_likelihood):
-            raise InputError(
-                "the model's own outputs are not finite on the calibration data; check its input and weights"
-            )
-
-        def likelihood(sigma: float) -> float:
-            return curve.at(sigma).log_likelihood
-
-        if search == "golden":
-            found = golden_section(curve, low, high, top, iterations)
-        elif search == "bracket":
-            first, step = first_guess(curve, low, high, top)
-            found = bracket(
-                likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance, flat=FLAT
-            )
-        else:
-            raise InputError(f"search={search!r} is unknown; use bracket or golden")
-        # a smaller gain is rounding, and the model itself costs one pass instead of m
-        sigma = found.best if found.value > zero.log_likelihood + FLAT else 0.0
-        best = curve.at(sigma)
-        certificate = Certificate(
-            search=search,
-            members=start.count,
-            nll_at_zero=-zero.log_likelihood,
-            nll=-best.log_likelihood,
-            interval=found.interval,
-            interior=found.interior and sigma > 0,
-            probes=((0.0, zero.log_likelihood), *found.probes),
-            rejected=curve.rejected,
-            passes=curve.passes,
-            notes=_notes(start, found, sigma, curve, low),
-            curve=curve.points(),
-        )
-        return sigma, certificate
 
     def save(self, folder: str | Path) -> Path:
         """σ, seeds, where and certificate, as `ensemble.json` in `folder`; never weights or noise."""
@@ -281,18 +211,3 @@ def _ends(range: Any) -> tuple[float, float]:
 def _finite(sigma: Any) -> None:
     if sigma is None or isinstance(sigma, str) or not 0 <= float(sigma) < math.inf:
         raise InputError(f"sigma={sigma!r} must be a finite number, 0 or more")
-
-
-def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:
-    notes = []
-    if sigma == 0:
-        notes.append(f"no σ beats the model itself on this data by more than {FLAT:g} nats per item: σ = 0")
-    elif not found.interior:
-        notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
-    if curve.rejected:
-        notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
-    if curve.autocast is not None:
-        notes.append(f"likelihoods were measured under {str(curve.autocast).removeprefix('torch.')} autocast")
-    if lost := precision_note(start.parameters, sigma or low):
-        notes.append(lost)
-    return tuple(notes)

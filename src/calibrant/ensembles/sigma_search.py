@@ -1,4 +1,4 @@
-"""Search for σ*: the paper's golden section with safeguards (PEP §3.1), and a first guess for the bracketing search.
+"""Search for σ* (PEP Eq. 8): the paper's golden section with safeguards (PEP §3.1), or a bracketing search.
 
 Near zero the gain is of order σ², and the odd terms of one draw of the noise may outweigh it. Its sign there tells
 nothing about the position of the peak, so both searches look beyond the range before they return σ = 0.
@@ -7,15 +7,101 @@ nothing about the position of the peak, so both searches look beyond the range b
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from calibrant.ensembles.sigma import Curve
-from calibrant.functional.search import Search, crest, golden
+from calibrant.display import Rows, Shown
+from calibrant.ensembles.perturbation import precision_note
+from calibrant.ensembles.sigma import Curve, SigmaPoint
+from calibrant.errors import InputError
+from calibrant.functional.search import Search, bracket, crest, golden
 
 SEARCHES = ("bracket", "golden")
 
 FLAT = 1e-5
 """Nats per item. Two σ whose likelihoods differ by less are equally good, and the search ends; σ = 0 is preferred."""
+
+GROWTH = 64.0
+"""The searches may follow a maximum beyond the given range, up to 64 times its upper end."""
+
+
+@dataclass(frozen=True)
+class Certificate(Shown):
+    """The record of the search, from which σ* can be checked without running it again."""
+
+    search: str
+    members: int  # number of members in the search; the predictor may have more
+    nll_at_zero: float
+    nll: float
+    interval: tuple[float, float]  # contains σ*, up to the tolerance of the search
+    interior: bool  # False: the maximum is at the border of the allowed range
+    probes: tuple[tuple[float, float], ...]  # (σ, mean log-likelihood), in order
+    rejected: int  # number of probes at which the perturbed network was not finite
+    passes: int  # number of forward passes over the calibration set
+    notes: tuple[str, ...] = ()
+    curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
+
+    def _shown(self) -> tuple[str, Rows]:
+        low, high = self.interval
+        rows = [
+            ("σ lies in", f"[{low:.3g}, {high:.3g}]" + ("" if self.interior else ", at the border of the search")),
+            ("search", f"{self.search}, {len(self.probes)} values of σ, {self.passes} passes over the data"),
+            *(("note", note) for note in self.notes),
+        ]
+        return f"NLL {self.nll_at_zero:.4f} → {self.nll:.4f} with {self.members} members, where σ was fitted", rows
+
+
+def find_sigma(
+    curve: Curve, low: float, high: float, *, search: str, iterations: int, tolerance: float
+) -> tuple[float, Certificate]:
+    """Return σ*, or 0 if no σ beats the model itself, and the certificate of the search.
+
+    The golden search takes `iterations`, the bracketing one stops at `tolerance` (relative, in σ)."""
+    zero, top = curve.at(0.0), high * GROWTH
+    if not math.isfinite(zero.log_likelihood):
+        raise InputError("the model's own outputs are not finite on the calibration data; check its input and weights")
+
+    def likelihood(sigma: float) -> float:
+        return curve.at(sigma).log_likelihood
+
+    if search == "golden":
+        found = golden_section(curve, low, high, top, iterations)
+    elif search == "bracket":
+        first, step = first_guess(curve, low, high, top)
+        found = bracket(
+            likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance, flat=FLAT
+        )
+    else:
+        raise InputError(f"search={search!r} is unknown; use bracket or golden")
+    # a smaller gain is rounding, and the model itself costs one pass instead of m
+    sigma = found.best if found.value > zero.log_likelihood + FLAT else 0.0
+    return sigma, Certificate(
+        search=search,
+        members=curve.ensemble.count,
+        nll_at_zero=-zero.log_likelihood,
+        nll=-curve.at(sigma).log_likelihood,
+        interval=found.interval,
+        interior=found.interior and sigma > 0,
+        probes=((0.0, zero.log_likelihood), *found.probes),
+        rejected=curve.rejected,
+        passes=curve.passes,
+        notes=_notes(found, sigma, curve, low),
+        curve=curve.points(),
+    )
+
+
+def _notes(found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:
+    notes = []
+    if sigma == 0:
+        notes.append(f"no σ beats the model itself on this data by more than {FLAT:g} nats per item: σ = 0")
+    elif not found.interior:
+        notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
+    if curve.rejected:
+        notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
+    if curve.autocast is not None:
+        notes.append(f"likelihoods were measured under {str(curve.autocast).removeprefix('torch.')} autocast")
+    if lost := precision_note(curve.ensemble.parameters, sigma or low):
+        notes.append(lost)
+    return tuple(notes)
 
 
 def golden_section(curve: Curve, low: float, high: float, top: float, iterations: int) -> Search:

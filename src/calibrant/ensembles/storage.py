@@ -13,9 +13,10 @@ from typing import Any, cast
 
 from torch import nn
 
-from calibrant.ensembles.pep import PEP, Certificate
+from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import Where
 from calibrant.ensembles.sigma import SigmaPoint
+from calibrant.ensembles.sigma_search import Certificate
 from calibrant.errors import MapError
 from calibrant.files import atomic, outputs
 from calibrant.files.paths import readable

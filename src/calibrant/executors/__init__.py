@@ -1,11 +1,11 @@
-"""Where work runs: in this process, in several local processes, or on a cluster, behind one protocol.
+"""Run steps in this process, in several local processes or on a cluster, behind one protocol.
 
     for outcome in execute(steps, LocalProcesses(4), deadline=…): …
 
-A `Step` says what it needs, whether it is done, and runs itself; what it makes is written once, atomically, so that any
-executor may run it, and a killed one is run again. A small result may travel with the
-outcome instead. A `Pool` starts steps and says how they ended: `InProcess`, `LocalProcesses` on one machine,
-`cluster.RayCluster` on many.
+A `Step` names the steps it needs, knows whether it is done, and runs itself. It writes its output once, atomically, so
+any executor may run it, and a step that was killed is run again. A small result can travel with the outcome instead. A
+`Pool` starts steps and reports how they ended: `InProcess`, `LocalProcesses` on one machine, `cluster.RayCluster` on
+many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Steps on a Ray cluster: one task each, with the processors and the share of a GPU that it wants.
+"""Run steps on a Ray cluster: one task per step, with one processor and, if the step wants it, a share of a GPU.
 
-All nodes must see the folders of results and runs under the same path. What a step makes is written by the node that
-ran it; only how it ended travels. A worker or a node that dies is a lost step, which is begun again elsewhere.
+All nodes must see the folders of results and runs under the same path. The node that runs a step writes its output;
+only the outcome travels. When a worker or a node dies, its step is lost, and is started again elsewhere.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from calibrant.executors.step import Outcome, Step, attempt
 
 LOCAL = "local"
 SECONDS = 10
-"""To wait for a cluster to answer."""
+"""How long to wait for a cluster to answer."""
 
 
 class RayCluster:
-    """`address` of a cluster, or `local`: one on this machine. A GPU takes `share` steps at a time."""
+    """A cluster at `address`, or a new one on this machine (`local`). Each GPU runs `share` steps at a time."""
 
     def __init__(self, address: str = LOCAL, share: int = 1) -> None:
         try:
@@ -30,7 +30,7 @@ class RayCluster:
         self._connected_here = not ray.is_initialized()
         try:
             _check_reachable(address)
-            quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
+            quiet: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
             ray.init(None if address == LOCAL else address, ignore_reinit_error=True, **quiet)
         except (OSError, ValueError, RuntimeError) as error:
             first = str(error).splitlines()[0]
@@ -44,7 +44,7 @@ class RayCluster:
         return {"CPU": 1.0, "GPU": 1 / self._share if step.gpu and gpus else 0.0}
 
     def room(self, step: Step) -> bool:
-        """Whether the cluster, as large as it is now, has processors left for one more. It may grow and shrink."""
+        """Whether the cluster has room for one more step now; it may grow and shrink."""
         there, needs = self._ray.cluster_resources(), self._needs(step)
         taken = [self._needs(other) for other in self._running.values()]
         free = {kind: there.get(kind, 0.0) - sum(each[kind] for each in taken) for kind in needs}
@@ -62,19 +62,19 @@ class RayCluster:
             step = self._running.pop(reference)
             try:
                 out.append(self._ray.get(reference))
-            except self._ray.exceptions.RayError:  # its worker or its node has died
+            except self._ray.exceptions.RayError:  # the worker or the node has died
                 out.append(Outcome(step, "lost"))
         return out
 
     def close(self) -> None:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
-        if self._connected_here:  # else a program's own connection, which it goes on with
+        if self._connected_here:  # otherwise the connection belongs to the calling program
             self._ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
-    """Whether anything answers at HOST:PORT: Ray itself would try for minutes."""
+    """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=SECONDS).close()

@@ -1,9 +1,9 @@
-"""Steps in this process, or in persistent processes beside each other on one machine.
+"""Run steps in this process, or in several persistent processes on one machine.
 
-Processes stay, so that data, compiled code and the device's context are made once. With an accelerator, some processes
-run the steps that want it and others those that do not: intervals are resampled while the next network trains. A
-process that dies, or whose step failed, is replaced; processes whose parent dies end themselves. On CUDA they share the
-device by NVIDIA's service, where there is one (`mps`).
+The processes persist so that each loads data, compiles code and opens the device only once. With an accelerator, some
+processes run the steps that want it and the others run the rest: intervals are resampled while the next network
+trains. A process that dies, or whose step failed, is replaced. A process whose parent dies ends itself. On CUDA the
+processes share the device through NVIDIA's Multi-Process Service where it is available (`mps`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from calibrant.executors import mps
 from calibrant.executors.step import Outcome, Step, attempt
 
 PATIENCE = 10
-"""Seconds for an idle process to end."""
+"""Seconds that an idle process gets to end by itself."""
 
 
 class InProcess:
-    """One step after the other, here."""
+    """Run one step after the other, in this process."""
 
     def __init__(self) -> None:
         self._next: tuple[Step, float | None] | None = None
@@ -49,17 +49,18 @@ class InProcess:
 
 
 class LocalProcesses:
-    """`count` processes, and with `beside` as many more for steps that do not want the accelerator.
+    """`count` processes, and `cpu_only` more for the steps that do not want the accelerator.
 
-    Each has `threads`; by default they share the processors. `cuda`: they are on one GPU."""
+    Each process has `threads` threads; by default the processes share the processors. `cuda` says that they share one
+    GPU."""
 
-    def __init__(self, count: int, beside: int = 0, threads: int | None = None, cuda: bool = False) -> None:
+    def __init__(self, count: int, cpu_only: int = 0, threads: int | None = None, cuda: bool = False) -> None:
         self._shared, self._cuda, self._environment = ExitStack(), cuda, dict[str, str]()
         self._context = _context()
-        self._threads = threads or max(1, (os.cpu_count() or 1) // (count + beside))
-        self._separate = beside > 0
+        self._threads = threads or max(1, (os.cpu_count() or 1) // (count + cpu_only))
+        self._separate = cpu_only > 0
         self._workers = [self._worker(gpu=True) for _ in range(count)]
-        self._workers += [self._worker(gpu=False) for _ in range(beside)]
+        self._workers += [self._worker(gpu=False) for _ in range(cpu_only)]
 
     def _worker(self, *, gpu: bool) -> _Worker:
         return _Worker(self._context, self._threads, self._environment, gpu=gpu)
@@ -72,7 +73,7 @@ class LocalProcesses:
         return next(fitting, None)
 
     def start(self, step: Step, deadline: float | None) -> None:
-        if self._cuda and step.gpu:  # once, before the first process that uses the device begins
+        if self._cuda and step.gpu:  # once, before the first process opens the device
             self._cuda = False
             self._environment |= self._shared.enter_context(mps.daemon())
         worker = self._free(step)
@@ -91,7 +92,7 @@ class LocalProcesses:
             except (EOFError, OSError):
                 outcome = Outcome(step, "lost")
             worker.step = None
-            if outcome.ending in ("lost", "failed"):  # then it has ended, or is about to
+            if outcome.ending in ("lost", "failed"):  # the process has ended, or is about to
                 worker.end()
                 self._workers[self._workers.index(worker)] = self._worker(gpu=worker.gpu)
             out.append(outcome)
@@ -106,9 +107,9 @@ class LocalProcesses:
 
 
 def _context() -> Any:
-    """How processes start: on Linux as copies of one that has imported torch, which takes seconds; elsewhere anew.
+    """How processes start. On Linux they are forked from a server that has imported torch, which takes seconds.
 
-    Torch's import leaves the device alone, so that each copy can make its own context.
+    Importing torch does not open the device, so each copy can make its own context.
     """
     if sys.platform != "linux":
         return mp.get_context("spawn")
@@ -118,7 +119,7 @@ def _context() -> Any:
 
 
 class _Worker:
-    """A process at the other end of a pipe; it starts with its first step, and with what `environment` says by then."""
+    """A process at the other end of a pipe. It starts with its first step, in the environment known by then."""
 
     def __init__(self, context: Any, threads: int, environment: Mapping[str, str], *, gpu: bool) -> None:
         self.gpu = gpu
@@ -135,17 +136,17 @@ class _Worker:
             self._process.start()
             theirs.close()  # so that the end of the process is the end of the pipe
         self.step = step
-        with suppress(OSError):  # it has died since its last step, which `wait` finds out
+        with suppress(OSError):  # the process has died since its last step; `wait` will notice
             self.connection.send((step, deadline))
 
     def hang_up(self) -> None:
-        """An idle process then ends by itself."""
+        """Close the pipe, so that an idle process ends by itself."""
         if self._process is not None:
             self.connection.close()
 
     def end(self) -> None:
-        """A process that is killed in the middle of its work on a shared device may take the others' along, so only
-        one that is busy, or does not end by itself, is."""
+        """End the process; kill it only if it is busy or does not end by itself, because killing one that works on a
+        shared device can fail the work of the others."""
         if self._process is not None:
             self.hang_up()
             if self.step is None:
@@ -156,7 +157,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, threads: int, environment: Mapping[str, str]) -> None:
-    """What a process does: steps from the pipe, one after the other, until the pipe or the parent ends."""
+    """Run steps from the pipe, one after the other, until the pipe is closed or the parent dies."""
     parent = mp.parent_process()
     assert parent is not None
 
@@ -165,7 +166,7 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its processes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends its processes
     os.environ.update(environment)
     import torch
 
@@ -177,9 +178,9 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
             return
         outcome = attempt(step, deadline)
         connection.send(outcome)
-        if outcome.ending == "failed":  # its context of the device may be broken
+        if outcome.ending == "failed":  # the device's context may be broken
             return
         del step, outcome
-        gc.collect()  # networks and recorded graphs are full of cycles, and hold the device's memory
+        gc.collect()  # networks and captured graphs have reference cycles, which hold device memory
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()

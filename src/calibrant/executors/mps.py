@@ -1,8 +1,9 @@
-"""NVIDIA's Multi-Process Service: processes side by side then work on one GPU at the same time, instead of in turns.
+"""NVIDIA's Multi-Process Service (MPS), with which several processes use one GPU at the same time instead of in turns.
 
-The daemon has a pipe and a log folder of its own, so that it meddles with no other, and ends with the `with`. One whose
-command was killed goes on; the next command finds its folder, which nobody holds any more, and ends it. Whether a
-process really works under a daemon is tried first: in a container without the rights it starts, and then serves nobody.
+The daemon has its own folders for pipe and log, so it does not disturb another daemon, and it ends with the `with`
+block. If the command is killed, its daemon stays; the next command finds the daemon's folder unlocked and ends it. A
+process is tried under the daemon first: in a container without the necessary rights, the daemon starts but serves
+nobody.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def serves(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def daemon() -> Iterator[dict[str, str]]:
-    """The environment in which processes share the device. Without the tool, or where the user has set a daemon up,
-    nothing is done."""
+    """Start a daemon and return the environment in which processes use it. Where the user runs a daemon, return its
+    environment; without the tool, return nothing."""
     control = shutil.which(CONTROL)
     if PIPE in os.environ:
         yield {name: os.environ[name] for name in (PIPE, LOG) if name in os.environ}
@@ -47,9 +48,9 @@ def daemon() -> Iterator[dict[str, str]]:
         warn(f"there is no {CONTROL} here: {IN_TURNS}")
         yield {}
         return
-    own = Path(gettempdir(), f"calibrant-mps-{os.getuid()}")  # a short name: sockets have at most 107 letters
+    own = Path(gettempdir(), f"calibrant-mps-{os.getuid()}")  # short: a socket's path has at most 107 characters
     own.mkdir(mode=0o700, exist_ok=True)
-    if own.stat().st_uid != os.getuid():  # somebody else's
+    if own.stat().st_uid != os.getuid():  # another user's folder
         yield {}
         return
     with locks.alone_in(own, wait=True):
@@ -62,7 +63,7 @@ def daemon() -> Iterator[dict[str, str]]:
     for path in environment.values():
         Path(path).mkdir()
     try:
-        works = _asked(control, "-d", environment=environment) and serves({**os.environ, **environment})
+        works = _control(control, "-d", environment=environment) and serves({**os.environ, **environment})
         if not works:
             warn(f"NVIDIA's Multi-Process Service does not work here: {IN_TURNS}")
         yield environment if works else {}
@@ -72,7 +73,7 @@ def daemon() -> Iterator[dict[str, str]]:
 
 
 OWNER = "owner"
-"""The file that the command holds whose daemon it is."""
+"""The file that a command locks as long as it uses its daemon."""
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -80,7 +81,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _end_if_left(control: str, folder: Path) -> None:
-    """End a daemon whose command is dead."""
+    """End the daemon of a command that is dead."""
     try:
         handle = os.open(folder / OWNER, os.O_RDWR)
     except FileNotFoundError:  # it has just ended
@@ -91,17 +92,18 @@ def _end_if_left(control: str, folder: Path) -> None:
 
 
 def _end(control: str, folder: Path) -> None:
-    _asked(control, environment=_environment(folder), says="quit\n")
+    _control(control, environment=_environment(folder), stdin="quit\n")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _asked(control: str, *words: str, environment: Mapping[str, str], says: str = "") -> bool:
-    null = subprocess.DEVNULL  # a daemon keeps what it inherits: a pipe would never end
+def _control(control: str, *words: str, environment: Mapping[str, str], stdin: str = "") -> bool:
+    """Run the control tool; return whether it succeeded."""
+    null = subprocess.DEVNULL  # the daemon keeps the handles it inherits: a pipe would never end
     try:
         done = subprocess.run(
             [control, *words],
             env={**os.environ, **environment},
-            input=says,
+            input=stdin,
             text=True,
             stdout=null,
             stderr=null,

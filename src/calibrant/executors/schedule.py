@@ -1,4 +1,4 @@
-"""The order of steps: each begins when what it needs is done, there is room for it, and it should end in time."""
+"""Schedule steps: each starts when the steps it needs are done, the pool has room, and it should end in time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from calibrant.errors import FailedError
 from calibrant.executors.step import Outcome, Pool, Step
 
 TRIES = 3
-"""How often a step is begun whose process dies."""
-APART = 0.5
-"""Seconds between two looks at a step that another command is at."""
+"""How often a step is started if its process dies."""
+RECHECK = 0.5
+"""Seconds between two looks at a step that another command is running."""
 
 
 def execute(
     steps: Sequence[Step], pool: Pool, deadline: float | None = None, reserve: float = 0.0
 ) -> Iterator[Outcome]:
-    """Run steps, those that come first as early as possible; yields every one that was not done before, as it ends.
+    """Run all steps that are not done, earlier ones first where possible; yield the outcome of each as it ends.
 
-    `deadline`, by `time.time()`: only what should end before it is begun. Steps that want the accelerator end `reserve`
-    seconds earlier: what they leave to do for others is done in these."""
+    Only steps that should end before `deadline` (by `time.time()`) are started. Steps that want the accelerator must
+    end `reserve` seconds earlier, so that the steps that need their output still have time."""
     waiting = {step.key: step for step in steps if not step.done()}
     running: set[str] = set()
     tries: Counter[str] = Counter()
@@ -32,7 +32,7 @@ def execute(
     try:
         while waiting:
             for step in list(waiting.values()):
-                if step.key in running or step.key not in waiting:  # the latter: it was skipped just now
+                if step.key in running or step.key not in waiting:  # `_skipped` may have removed it
                     continue
                 if any(need in waiting for need in step.needs) or not pool.room(step):
                     continue
@@ -54,15 +54,15 @@ def execute(
                         step,
                         "failed",
                         error=FailedError(
-                            f"its process died {TRIES} times, often for lack of memory; try fewer at a time"
+                            f"its process died {TRIES} times, often for lack of memory; run fewer at a time"
                         ),
                     )
                 elif outcome.ending == "busy":
                     if _late(step, end(step)):
                         outcome = Outcome(step, "left")
                     else:
-                        time.sleep(APART)
-                        waiting[step.key] = waiting.pop(step.key)  # the others first
+                        time.sleep(RECHECK)
+                        waiting[step.key] = waiting.pop(step.key)  # try the others first
                         continue
                 del waiting[step.key]
                 yield outcome
@@ -80,7 +80,7 @@ def _late(step: Step, deadline: float | None) -> bool:
 
 
 def _skipped(step: Step, waiting: dict[str, Step]) -> Iterator[Outcome]:
-    """Everything that needs the step, directly or not."""
+    """Remove every step that needs this one, directly or not."""
     for other in [s for s in waiting.values() if step.key in s.needs]:
         if waiting.pop(other.key, None) is not None:
             yield Outcome(other, "skipped")

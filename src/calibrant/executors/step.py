@@ -1,7 +1,7 @@
-"""A step of work, how it ended, and what an executor must be able to do.
+"""The protocols of a step of work and of an executor, and the outcome of a step.
 
-Two commands may work at the same steps: whoever runs a step holds its lease, a lock on a folder that the kernel takes
-back when the process ends, however it ends. The other one finds the step busy, and later done.
+Two commands may work on the same steps. The one that runs a step holds its lease, a lock on a folder that the kernel
+releases when the process ends, however it ends. The other one finds the step busy, and later done.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from calibrant.errors import CalibrantError, FailedError
 from calibrant.files import locks
 
 Ending = Literal["done", "failed", "cut", "busy", "lost", "left", "skipped"]
-"""`cut`: out of time, goes on later; `busy`: another command is at it; `lost`: its process died; `left`: not begun,
-because it would not end in time; `skipped`: something that it needs did not get done."""
+"""`cut`: out of time, can be resumed; `busy`: another command runs it; `lost`: its process died; `left`: not started,
+because it would not end in time; `skipped`: a step that it needs did not get done."""
 
 
 class OutOfTime(Exception):
-    """Raised by a step at its deadline. What it has done so far is kept."""
+    """Raised by a step at its deadline; its progress so far is on disk."""
 
 
 class Step(Protocol):
-    """Something to do. Steps travel to other processes, so they are plain records."""
+    """A unit of work. Steps are sent to other processes, so they are plain records."""
 
     @property
     def key(self) -> str:
-        """The content of what it makes: its inputs, the settings that change numbers, its edition."""
+        """A hash of all that decides the output: inputs, the settings that change numbers, the edition."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name that people see."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Keys of the steps before it."""
+        """Keys of the steps that must be done before this one."""
 
     @property
     def gpu(self) -> bool:
-        """Whether it wants the accelerator, where there is one."""
+        """Whether the step wants the accelerator, if there is one."""
 
     @property
     def lease(self) -> Path | None:
-        """The folder that is locked while it runs; None where no other command can be at it."""
+        """The folder that is locked while the step runs; None if no other command can run the same step."""
 
     def done(self) -> bool: ...
     def seconds(self) -> float | None:
-        """What is left of it, at the measured pace; None if nobody knows."""
+        """Seconds that are left at the measured pace; None if no pace is known."""
 
     def run(self, deadline: float | None) -> Any:
-        """What it returns travels with its outcome; most steps leave files and return nothing."""
+        """Do the work. The return value travels with the outcome; most steps write files and return nothing."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class Outcome:
 
 
 class Pool(Protocol):
-    """An executor: it has room for some steps at a time."""
+    """An executor that runs some steps at a time."""
 
     def room(self, step: Step) -> bool: ...
     def start(self, step: Step, deadline: float | None) -> None: ...
     def wait(self) -> Sequence[Outcome]:
-        """Steps that have ended, at least one of those that run, in a moment or later."""
+        """Wait until at least one running step ends; return the outcomes."""
 
     def close(self) -> None: ...
 
 
 def attempt(step: Step, deadline: float | None) -> Outcome:
-    """Run a step under its lease, whatever comes of it."""
+    """Run a step under its lease and return its outcome; no error of the step is raised."""
     start = time.perf_counter()
 
     def ended(ending: Ending, error: CalibrantError | None = None, value: Any = None) -> Outcome:
@@ -89,7 +89,7 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
 
     try:
         with nullcontext() if step.lease is None else locks.alone_in(step.lease):
-            value = None if step.done() else step.run(deadline)  # another command may have done it since
+            value = None if step.done() else step.run(deadline)  # another command may have done it meanwhile
         return ended("done", value=value)
     except locks.InUse:
         return ended("busy")
@@ -97,5 +97,5 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
         return ended("cut")
     except CalibrantError as error:
         return ended("failed", error)
-    except Exception as error:  # one step that fails must not end the rest; errors of other libraries may not travel
+    except Exception as error:  # a failing step must not stop the others; a foreign error may not be picklable
         return ended("failed", FailedError(f"{type(error).__name__}: {error}"))

@@ -35,12 +35,10 @@ def write(
     return atomic.write_bytes(path, data.replace(BLANK, _hash(data), 1))
 
 
-def read(path: Path, part: Callable[[bytes], bytes] = lambda data: data) -> dict[str, Any]:
-    """The record, checked against its hash.
-
-    `part` cuts away what the caller does not want parsed; the hash is over the whole file."""
+def read(path: Path) -> dict[str, Any]:
+    """The record, checked against its hash."""
     data = _bytes(path)
-    body = _table(part(data), path)
+    body = _table(data, path)
     claimed = body.pop(KEY, None)
     if claimed is None:
         raise FileError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,10 +81,7 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
 
 def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
     """The sums over runs, [B, R], of values [B, N] in rank order."""
-    if values.requires_grad or values.is_cuda:
-        return values.new_zeros(len(values), ranking.runs).index_add(1, ranking.run, values)
-    first = ranking.start[:-1].numpy()
-    return torch.from_numpy(np.add.reduceat(values.numpy(), first, axis=1))
+    return values.new_zeros(len(values), ranking.runs).index_add(1, ranking.run, values)
 
 
 def run_maxima(ranking: Ranking, values: Tensor) -> Tensor:

@@ -103,8 +103,8 @@ def _subsampling(run: Trace, stem: int) -> Iterator[Operation]:
     pooled: set[int] = set()
     for op in run.operations:
         again = bool(op.reads) and op.reads[0] in pooled
-        inputs = {n for n in op.reads if run.upstream.get(n)}
-        if op.name not in CONVOLUTIONS and inputs and inputs <= pooled:
+        inputs = run.inputs(op)
+        if op.name not in CONVOLUTIONS and inputs and pooled.issuperset(inputs):
             pooled |= set(op.writes)
         if not again and (op.at in poolings or _subsamples(run, op, stem)):
             pooled |= set(op.writes) if op.name in POOLS | RESIZES | {"slice"} else set()
@@ -175,7 +175,7 @@ def _branches(run: Trace, call: Call) -> int:
 
 def _point_by_point(run: Trace, op: Operation, numbers: set[int]) -> bool:
     """Return whether an operation computes one map of the same size from these maps and no other."""
-    if op.name in SPATIAL | VIEWS or {n for n in op.reads if run.upstream.get(n)} != numbers:
+    if op.name in SPATIAL | VIEWS or set(run.inputs(op)) != numbers:
         return False
     return op.name in NORMS or all(run.size(n) == run.size(op.writes[0]) != () for n in numbers)
 
@@ -229,7 +229,7 @@ def _after(run: Trace, op: Operation, chains: dict[int, list[int]], prob: bool) 
     if shared:
         nearby = f"where='after {shared}' smooths it at every call"
         return Unreachable(named, f"the output of one of several calls of {shared!r}", nearby)
-    inputs = [n for n in maker.reads if run.upstream.get(n)] if maker is not None else []
+    inputs = run.inputs(maker) if maker is not None else []
     given = [c.name for n in inputs[:1] for c in run.calls if c.gave == n]
     if maker is not None and given and len(inputs) == 1 and maker.name not in SPATIAL | NORMS | VIEWS:
         name = maker.name.strip("_")

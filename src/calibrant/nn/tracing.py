@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,6 +92,17 @@ class Trace:
         """Return the length of a map's longest axis; 0 for anything else."""
         return max(self.size(number), default=0)
 
+    def inputs(self, op: Operation) -> list[int]:
+        """Return the tensors that an operation reads and an earlier operation computed, unlike weights and images."""
+        return [n for n in op.reads if self.upstream.get(n)]
+
+    def ancestors(self, numbers: Iterable[int]) -> int:
+        """Return the operations on which any of these tensors depends, one bit each."""
+        found = 0
+        for n in numbers:
+            found |= self.upstream.get(n, 0)
+        return found
+
     def dependents(self, op: Operation) -> list[Operation]:
         """Return the operations that depend on the output of `op`, in their order."""
         bit = 1 << op.at
@@ -130,21 +141,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, given: dict[str, Any], reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         t, at = self.trace, len(self.trace.operations)
-        came = 0
-        for n in reads:
-            came |= t.upstream.get(n, 0)
+        before = t.ancestors(reads)
         spatial = bool(name in SPATIAL or (name == "slice" and skips_points(given))) and bool(reads and writes)
         shrinks = spatial and smaller(t.shapes[writes[0]], t.shapes[reads[0]])
         # a convolution without padding only loses the border of its map
         strided = name not in CONVOLUTIONS or max(given["stride"]) > 1
         op = Operation(
             at, name, reads, writes, tuple(self.stack), self._axes(name, reads), shrinks and strided,
-            rectifies(name, given), (came & self.convolving).bit_count(),
+            rectifies(name, given), (before & self.convolving).bit_count(),
         )  # fmt: skip
         t.operations.append(op)
         self.convolving |= (name in CONVOLUTIONS) << at
         for n in set(writes) - set(reads):
-            t.upstream[n], t.writers[n] = came | 1 << at, op
+            t.upstream[n], t.writers[n] = before | 1 << at, op
         if name == "unsqueeze":
             axis, rank = given["dim"] % len(t.shapes[writes[0]]), len(t.shapes[writes[0]])
             (t.items if axis == 0 else t.lifted if axis == rank - 2 and rank in (3, 4) else {})[writes[0]] = reads[0]
@@ -188,12 +197,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def enter(self, name: str, argument: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = args[0] if args else kwargs.get(argument)
-            takes, came = self._numbers(given), 0
-            for n in takes:
-                came |= self.trace.upstream.get(n, 0)
-            seen = (came & self.convolving).bit_count()
+            takes = self._numbers(given)
+            convolutions = (self.trace.ancestors(takes) & self.convolving).bit_count()
             self.stack.append(len(self.trace.calls))
-            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), seen))
+            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), convolutions))
 
         return hook
 

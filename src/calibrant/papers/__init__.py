@@ -1,4 +1,4 @@
-"""The papers' experiments and what they report. A row of a table is one `Experiment`; `calibrant bench` measures it."""
+"""The papers' experiments, and what the papers report. Each row of a table is an `Experiment` that `bench` measures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from calibrant.papers import ar, ds, pep, rc, scorecard, ss
 from calibrant.papers.experiment import AS_TRAINED, SCALES, Experiment, Paper, Scale
 
 PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds, scorecard)}
-"""Name → paper; and the scorecard, whose rows are run and kept in the same way."""
+"""Name → paper; the scorecard, whose rows are run in the same way, is one too."""
 
 
 def experiments(pattern: str) -> list[Experiment]:
-    """`PAPER`, `PAPER/TABLE` or `PAPER/TABLE/ROW`, with stars for any letters: every experiment under it."""
+    """Every experiment under `PAPER`, `PAPER/TABLE` or `PAPER/TABLE/ROW`; stars stand for any characters."""
     paper, *rest = pattern.strip("/").split("/")
     if paper not in PAPERS:
         raise unknown("paper", paper, PAPERS)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.papers.experiment import Experiment, Paper
-from calibrant.papers.networks import NETWORKS, published
-from calibrant.papers.reported import said_of
+from calibrant.papers.networks import NETWORKS, published_network
 from calibrant.training.recipe import Recipe
 from calibrant.training.recipes import RECIPES
 
@@ -24,7 +23,7 @@ SHIFTS = {
     "table4": (CORRUPTIONS,),
     "ood": (OOD,),
 }
-"""What tables look at beyond clean data. Those of ResNet-29 v2 all look at the same, so that they share it."""
+"""Table → the shifts that it measures. All tables of ResNet-29 v2 have the same, so that they share the predictions."""
 
 # method → recipe's suffix
 TABLE2 = {
@@ -81,7 +80,7 @@ def table3(method: str) -> Experiment:
         recipe = recipe.with_settings({"targets.refresh_after": list(ON_THE_FLY)})
     pooled = method.startswith("ensemble_of_")
     if pooled and not suffix.lstrip("_").startswith(COUPLED):
-        # members that do not look at each other are a deep ensemble, however they are trained
+        # members that do not influence each other are a deep ensemble, however they are trained
         return _row("table3", method, replace(recipe, members=MEMBERS), 1)
     return replace(_row("table3", method, recipe, 1 if pooled else 5), pool=MEMBERS if pooled else 1)
 
@@ -92,8 +91,8 @@ def imagenet(method: str) -> Experiment:
     recipe = RECIPES[f"ar/imagenet_resnet101{'' if single == 'vanilla' else f'_{single}'}"]
     pooled = single != method
     row = _row("table3", f"imagenet_{method}", recipe, 1 if pooled or method.endswith("of_ensemble") else 5)
-    said = "; 19 corruptions instead of 15, made here"
-    return replace(row, pool=MEMBERS if pooled else 1, shifts=(CORRUPTIONS,), note=row.note + said)
+    note = f"{row.note}; 19 corruptions instead of 15, made here"
+    return replace(row, pool=MEMBERS if pooled else 1, shifts=(CORRUPTIONS,), note=note)
 
 
 def figure5(count: int) -> Experiment:
@@ -103,14 +102,14 @@ def figure5(count: int) -> Experiment:
 
 
 def figure1() -> Experiment:
-    """§3.1: the calibration of the vanilla network on test items that are more and less easily attacked."""
+    """§3.1: the calibration of the vanilla network by how easily the test items are attacked."""
     row = _row("figure1", "vanilla", RECIPES["ar/cifar10_resnet29"], 5)
     return replace(row, calibrators=(), shifts=("levels",), note=f"{HALVED}; ruler DDN instead of CW")
 
 
 def of_others(name: str) -> Experiment:
-    """§3.1 asked of a network that others trained, on a seeded part of its test set: attacks take minutes."""
-    row = published("ar", name, test=2 * ATTACKED, calibrators=("temperature",), shifts=("levels",))
+    """§3.1 for a network that others trained, on a seeded part of its test set, because attacks take minutes."""
+    row = published_network("ar", name, test=2 * ATTACKED, calibrators=("temperature",), shifts=("levels",))
     metrics = (*row.metrics, "ece_debiased")  # of 200 items the plain one is mostly noise where confidences spread
     return replace(
         row, metrics=metrics, note=f"{row.note}; {ATTACKED} test images in ten levels; ruler DDN instead of CW"
@@ -118,14 +117,12 @@ def of_others(name: str) -> Experiment:
 
 
 def table5(method: str) -> Experiment:
-    """Variance over runs: a cell is of a pool."""
+    """The variance over runs; each cell is a pool of them."""
     return replace(_row("table5", method, RECIPES[f"ar/cifar10_resnet29{TABLE3[method]}"], 1), pool=MEMBERS)
 
 
 def table5_imagenet(method: str) -> Experiment:
-    return replace(
-        imagenet(method), table="table5", seeds=1, pool=MEMBERS, reported=said_of(f"ar/table5/imagenet_{method}")
-    )
+    return replace(imagenet(method), table="table5", seeds=1, pool=MEMBERS)
 
 
 def section55(method: str) -> Experiment:
@@ -149,7 +146,6 @@ def _row(table: str, row: str, recipe: Recipe, seeds: int) -> Experiment:
         seeds=seeds,
         calibrators=("temperature",),
         shifts=SHIFTS.get(table, ()),
-        reported=said_of(f"ar/{table}/{row}"),
         note=HALVED + ("; ruler DDN instead of CW" if recipe.targets.name == "ar_adals" else ""),
     )
 

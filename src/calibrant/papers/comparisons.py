@@ -1,7 +1,7 @@
-"""Which cells say what a method does to a network: every method beside the plain network of the same data and schedule.
+"""Which cells show what a method does to a network: each method beside the plain network of the same data and schedule.
 
-A block is one network on one data set, or several networks that others trained on it. Its baseline is cross-entropy
-as trained; a method is another training, an ensemble, or a map. What a method asks of its user is in `METHODS`.
+A block is one network on one data set, or several networks that others trained on it. Its baseline is the network
+trained with cross-entropy; a method is another training, an ensemble, or a map. `METHODS` has what each method costs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 
 @dataclass(frozen=True)
 class Method:
-    """`trainings` of a network from the start, and forward `passes` per prediction (of an ensemble, as measured)."""
+    """What a method costs: `trainings` from scratch, and forward `passes` per prediction (as measured)."""
 
     title: str
     trainings: int = 1
@@ -53,12 +53,12 @@ METHODS: dict[str, Method] = {
     "temperature": Method("temperature scaling", 0),
     "histogram": Method("histogram binning", 0),
 }
-"""Method → what it asks for."""
+"""Method → its cost."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method of a block, and the plain network it is compared with."""
+    """A method of a block, and the plain network that it is compared with."""
 
     name: str
     method: Source
@@ -67,8 +67,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Block:
-    """One network on one data set; `foreign` is the data set that it should tell from its own, `caveat` what its seeds
-    are where they are not trainings of one network."""
+    """One network on one data set. `foreign` is the data set of its out-of-distribution test; `caveat` says what stands
+    in for seeds where there are no trainings of one network."""
 
     where: str
     entries: tuple[Entry, ...]
@@ -154,12 +154,12 @@ def _smoothed(base: str) -> Iterator[Entry]:
 
 
 def _variants(base: str, *names: str) -> Iterator[Entry]:
-    """What is done to the baseline's own network."""
+    """Methods that are applied to the baseline's own network."""
     for name in names:
         yield Entry(name, Source(base, name), Source(base))
 
 
 def _rows(base: str, trained: dict[str, str]) -> Iterator[Entry]:
-    """Other trainings."""
+    """Methods that need another training."""
     for name, experiment in trained.items():
         yield Entry(name, Source(experiment), Source(base))

@@ -1,41 +1,41 @@
-"""An experiment: one row of a paper's table, as a frozen record of everything that decides its numbers.
+"""An experiment: one row of a paper's table, as a frozen record of all that decides its numbers.
 
-A recipe (data, network, loss, targets, transforms, schedule, selection), what is done with the trained network
+It has a recipe (data, network, loss, targets, transforms, schedule, selection), what is done with the trained network
 (pool, ensembles, calibrators, shifts), the metrics, the number of seeds, and what the paper reports.
-A *cell* is an experiment at one seed and one scale; its key is the content of its settings.
+A *cell* is an experiment at one seed and one scale; its key is a hash of its settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from calibrant.papers.reported import AS_TRAINED
+from calibrant.papers.reported import AS_TRAINED, Numbers, reported_numbers
 from calibrant.posthoc import CONFIDENCES
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, plain
 
 Scale = str | int
-"""`smoke`: one epoch (two where epochs are averaged) on a few hundred items, to see that it runs; `small`: a tenth of
-the epochs; `paper`: all; or a number of epochs."""
+"""`smoke`: one epoch (two if epochs are averaged) on a few hundred items, which shows that the row runs; `small`: a
+tenth of the epochs; `paper`: all epochs; or a number of epochs."""
 
 SCALES = ("smoke", "small", "paper")
 SMOKE_SIZES = {"train": 512, "validation": 128, "calibration": 128, "test": 256}
 SMOKE_MEMBERS = 2
 SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
-"""Networks that two cores do not get through in minutes → a lighter one of the same family, at smoke scale only."""
+"""Networks that take minutes on two cores → a lighter one of the same family, at smoke scale only."""
 AVERAGING = ("swa", "swag", "snapshot")
-"""Ensembles of what a training was after several epochs."""
+"""Ensembles of a training's weights after several epochs."""
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 EDITIONS = {"train": 0, "predict": 0, "measure": 0}
-"""Of what the steps of an experiment compute. Raise one when its numbers change: cells that it made are then stale, and
-are measured again. Edition 0 is in no key."""
+"""The edition of each kind of step. Raise it when the numbers of the step change: the cells that it made are then stale
+and measured again. Edition 0 is in no key."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """A network that someone else trained: a file of the data folder's `weights/`, and its author's normalisation."""
+class PublishedNetwork:
+    """A network that someone else trained: a file in `weights/` of the data folder, and its author's normalisation."""
 
     weights: str
     mean: tuple[float, ...]
@@ -43,22 +43,22 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What such a network said of the whole test set: a file of the data folder's `logits/`, without its weights."""
+class PublishedLogits:
+    """Such a network's logits of the whole test set: a file in `logits/` of the data folder, without its weights."""
 
     logits: str
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
+    """One row of a paper's table.
 
     `shifts` are names of data sets, `train` (the training items), `levels` (of robustness), or `corruptions`,
-    `perturbations`, `ood` (classes held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. With
-    `pool`, so many trainings of seeds of their own are one predictor. `reference` is the network that mCE and its kin
-    are relative to. With `block`, a video is measured frame by frame, and intervals draw so many successive frames
-    together. A `published` network is not trained: the recipe names its architecture and data, and a seed is a
-    halving of the test set into what maps and ensembles are fitted on and what they are judged on.
+    `perturbations`, `ood` (classes held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. `pool`
+    trainings, each with its own seed, are one predictor. `reference` is the network to which mCE, mCNLL and mCECE are
+    relative. With `block`, a video is measured frame by frame, and intervals resample blocks of this many successive
+    frames. A `published` network is not trained: the recipe names its architecture and data, and a seed is a halving of
+    the test set into one part for fitting and one for judging.
     """
 
     paper: str
@@ -71,17 +71,21 @@ class Experiment:
     calibrators: tuple[str | Choice, ...] = ()  # names, or a name with options
     shifts: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
-    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     note: str = ""
     original: Recipe | None = None  # the row's own recipe, where settings were changed
     reference: Recipe | None = None
     block: int | None = None
-    published: Published | Said | None = None
-    unprinted: tuple[str, ...] = ()  # settings of the recipe that the paper does not print: any value is the row's
+    published: PublishedNetwork | PublishedLogits | None = None
+    unprinted: tuple[str, ...] = ()  # settings that the paper does not print: any value is accepted as the row's
 
     @property
     def name(self) -> str:
         return f"{self.paper}/{self.table}/{self.row}"
+
+    @property
+    def reported(self) -> Numbers:
+        """What the paper reports: variant (`as_trained` or a calibrator) → metric → value, as fractions."""
+        return reported_numbers(self.name)
 
     def at(self, seed: int, scale: Scale) -> Recipe:
         """The recipe of one cell."""
@@ -96,36 +100,36 @@ class Experiment:
         return recipe if epochs in ("paper", recipe.epochs) else recipe.scaled(int(epochs))
 
     def remark(self, scale: Scale) -> str:
-        """What to know of a cell's numbers: at smoke scale, which network and data stood in for the row's own; else
-        what is not the paper's schedule, and every other setting that is not the row's own."""
+        """The caveats of a cell: at smoke scale, which network and data replaced the row's own; otherwise where its
+        schedule and its other settings differ from the row's own."""
         used, paper = self.at(0, scale), self.paper_recipe
         if scale == "smoke":
             other = [f"{ours} instead of {theirs}" for ours, theirs in _names(used, paper) if ours != theirs]
-            said = f"smoke: {', '.join(other)}" if other else ""
+            first = f"smoke: {', '.join(other)}" if other else ""
         else:
-            said = schedule_note(used, paper)
+            first = schedule_note(used, paper)
         others = "" if scale == "smoke" else settings_note(used, paper, self.unprinted)
-        return "; ".join(words for words in (said, others, self.note) if words)
+        return "; ".join(words for words in (first, others, self.note) if words)
 
     @property
     def paper_recipe(self) -> Recipe:
-        """The row's own recipe, whatever was set on top of this one."""
+        """The row's own recipe, without changed settings."""
         return self.recipe if self.original is None else self.original
 
     def scale_name(self, scale: Scale) -> str:
-        """What a cell's scale is called; see `scale_of`."""
+        """The name of a cell's scale; see `scale_of`."""
         return scale_of(self.at(0, scale), self.paper_recipe)
 
     def changed(self, settings: Mapping[str, Any]) -> Experiment:
-        """With settings of the recipe on top."""
+        """A copy with changed settings of the recipe."""
         return replace(self, recipe=self.recipe.with_settings(settings), original=self.paper_recipe)
 
     @staticmethod
     def _lighter(network: Choice) -> Choice:
         return replace(network, name=SMOKE_NETWORKS.get(network.name, network.name))
 
-    def pooled(self, scale: Scale) -> tuple[Choice, ...]:
-        """The ensembles of one cell; at smoke scale pairs, which run the same code."""
+    def ensembles_at(self, scale: Scale) -> tuple[Choice, ...]:
+        """The ensembles of one cell; at smoke scale they have two members, which runs the same code."""
         return tuple(self._pair(e) if scale == "smoke" and "members" in e.options else e for e in self.ensembles)
 
     @staticmethod
@@ -133,16 +137,16 @@ class Experiment:
         return Choice(ensemble.name, {**ensemble.options, "members": SMOKE_MEMBERS})
 
     def seeds_of(self, seed: int, scale: Scale) -> tuple[int, ...]:
-        """The seeds whose trainings a cell is of: its own, or those of its pool, which no other pool has."""
+        """The seeds of a cell's trainings: its own, or those of its pool, which no other pool uses."""
         size = min(self.pool, SMOKE_MEMBERS) if scale == "smoke" else self.pool
         return tuple(range(seed * size, (seed + 1) * size))
 
     def alone(self) -> Experiment:
-        """What each training of a pool is asked: the same, by itself."""
+        """The same experiment on a single training of its pool."""
         return replace(self, pool=1)
 
     def of_reference(self) -> Experiment | None:
-        """What the reference is asked: the corruptions, as it was trained."""
+        """The experiment of the reference network: corruptions, without calibrators."""
         if self.reference is None:
             return None
         plain_one = replace(self, pool=1, ensembles=(), calibrators=(), reference=None, original=None)
@@ -150,13 +154,13 @@ class Experiment:
 
     @property
     def maps(self) -> dict[str, Choice]:
-        """Variant → its calibrator: `temperature`, `temperature[objective=ece]`."""
+        """Variant → its calibrator. Variants are named like `temperature` or `temperature[objective=ece]`."""
         choices = [Choice(c) if isinstance(c, str) else c for c in self.calibrators]
         return {c.name + (f"[{_words(c.options)}]" if c.options else ""): c for c in choices}
 
     def settings(self, seed: int, scale: Scale) -> dict[str, Any]:
-        """What decides a cell's numbers, as plain JSON; what the paper reports does not."""
-        ensembles = [plain(e) for e in self.pooled(scale)]
+        """All that decides a cell's numbers, as plain JSON."""
+        ensembles = [plain(e) for e in self.ensembles_at(scale)]
         found = {
             "recipe": self.at(self.seeds_of(seed, scale)[0], scale).content(),
             "ensemble": ensembles if len(ensembles) > 1 else next(iter(ensembles), None),
@@ -179,7 +183,7 @@ class Experiment:
 
 
 def editions(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Of the steps that a cell of these settings is made by, those whose edition was raised."""
+    """The raised editions of the steps that make a cell of these settings."""
     asked = any(settings.get(k) for k in ("ensemble", "shifts", "block")) or any(
         (c if isinstance(c, str) else c["name"]) in CONFIDENCES for c in settings.get("calibrators", ())
     )
@@ -192,11 +196,11 @@ def _words(options: Mapping[str, Any]) -> str:
 
 
 def scale_of(recipe: Recipe, paper: Recipe) -> str:
-    """What the scale of a training is called: `smoke`, `paper`, or how the paper's schedule was squeezed.
+    """The name of a training's scale: `smoke`, `paper`, or how it differs from the paper's schedule.
 
     `22of200` epochs; `22of200b512` with another batch; `22of200w1` with a warm-up of one epoch instead of its share;
-    `22of200-resnet29v2` with another network than the row's, or options of its own for it; `22of200-svhn` with other
-    data."""
+    `22of200-resnet29v2` with another network, or other options for the row's network; `22of200-svhn` with other data.
+    """
     if recipe.data.sizes == SMOKE_SIZES:
         return "smoke"
     other = "" if plain(recipe.network) == plain(paper.network) else f"-{recipe.network.name}"
@@ -214,7 +218,7 @@ def _names(recipe: Recipe, paper: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def schedule_note(recipe: Recipe, paper: Recipe) -> str:
-    """What a cell says about its schedule; empty for the paper's own."""
+    """In words, how a schedule differs from the paper's; empty if it does not."""
     changed = []
     if recipe.epochs != paper.epochs:
         changed.append(f"{recipe.epochs} epochs instead of {paper.epochs} (milestones scaled)")
@@ -227,15 +231,15 @@ def schedule_note(recipe: Recipe, paper: Recipe) -> str:
     return f"NOT the paper's schedule: {'; '.join(changed)}" if changed else ""
 
 
-SAID_OF_SCHEDULE = ("epochs", "batch", "schedule.warmup", "optimiser.lr")
+OF_SCHEDULE = ("epochs", "batch", "schedule.warmup", "optimiser.lr")
 OF_NO_METHOD = ("seed", "precision")
 
 
 def settings_note(recipe: Recipe, paper: Recipe, unprinted: Sequence[str] = ()) -> str:
-    """Settings of a recipe that are not the row's own, besides those that `schedule_note` knows."""
+    """In words, which settings differ from the row's own, except those in `schedule_note`."""
     scaled = paper if recipe.epochs == paper.epochs else paper.scaled(recipe.epochs)
     used, own = dict(flat(recipe.content())), dict(flat(scaled.content()))
-    found = [key for key in used | own if key not in (*SAID_OF_SCHEDULE, *OF_NO_METHOD)]
+    found = [key for key in used | own if key not in (*OF_SCHEDULE, *OF_NO_METHOD)]
     return "; ".join(
         f"{key} {_word(used.get(key))} instead of {_word(own.get(key))}"
         + (", which the paper does not print" if key in unprinted else "")
@@ -251,7 +255,7 @@ def _word(value: Any) -> str:
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings by dotted key."""
     for key, value in settings.items():
-        if isinstance(value, dict):  # plain JSON: a Mapping of any kind would take thrice as long to recognise
+        if isinstance(value, dict):  # plain JSON has only dicts, and checking for Mapping takes three times as long
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
@@ -264,7 +268,7 @@ def _warmup_share(recipe: Recipe, paper: Recipe) -> bool:
 
 @dataclass(frozen=True)
 class Paper:
-    """A line of the table of papers."""
+    """A paper and its experiments."""
 
     name: str
     title: str

@@ -1,14 +1,14 @@
-"""Networks that others trained and published, as rows: nothing is trained, and what a paper asks is asked of them.
+"""Networks that others trained and published, as rows: a paper's question is asked without training anything.
 
-A seed is a halving of the test set, so seeds say nothing about another training. The networks do: a table of them is
-judged over its rows (`bench.verdict`).
+A seed is a halving of the test set, so seeds say nothing about another training. Several networks do: a table of them
+is judged over its rows (`bench.verdict`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from calibrant.papers.experiment import Experiment, Published, Said
+from calibrant.papers.experiment import Experiment, PublishedLogits, PublishedNetwork
 from calibrant.training.recipe import DataSettings, Recipe
 from calibrant.training.settings import Choice
 
@@ -16,13 +16,13 @@ AUTHORS: dict[str, tuple[dict[str, Any], tuple[float, ...], tuple[float, ...]]] 
     "akamaster": ({"shortcut": "A"}, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "chenyaofo": ({"shortcut": "conv"}, (0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
 }
-"""Who published networks → options of our network of that name, and the mean and deviation of their training code."""
+"""Author → options of our network of that name, and the mean and standard deviation of the author's training code."""
 NETWORKS = (
     *(f"cifar10_resnet{depth}_akamaster" for depth in (20, 32, 44, 56)),
     *(f"cifar100_resnet{depth}_chenyaofo" for depth in (20, 32)),
 )
-"""Data, network and author: files of the data folder's `weights/`."""
-SAID = (
+"""Data, network and author: files in `weights/` of the data folder."""
+LOGITS = (
     "cifar10_lenet5_netcal",
     "cifar10_vgg16_plambda",
     "cifar10_wrn16-4_netcal",
@@ -31,24 +31,29 @@ SAID = (
     "cifar100_wrn16-4_netcal",
     *NETWORKS,
 )
-"""The same of the data folder's `logits/`."""
+"""The same, for files in `logits/` of the data folder."""
 
 
-def published(paper: str, name: str, *, test: int | None = None, **asked: Any) -> Experiment:
-    """What a paper asks of a published network, on the whole test set or a seeded part of this many items.
+def published_network(paper: str, name: str, *, test: int | None = None, **asked: Any) -> Experiment:
+    """What a paper asks of a published network, on the whole test set or on a seeded part of `test` items.
 
-    Some of these networks were selected on the test set by their authors, which favours the network as it is."""
+    The authors of some of these networks selected them on the test set, which favours the network as trained."""
     options, mean, std = AUTHORS[name.split("_")[2]]
-    return _row(paper, name, Published(name, mean, std), options, test, asked)
+    return _row(paper, name, PublishedNetwork(name, mean, std), options, test, asked)
 
 
-def said(paper: str, name: str, **asked: Any) -> Experiment:
-    """What a paper asks of the published predictions of a network: maps only."""
-    return _row(paper, name, Said(name), {}, None, asked)
+def published_logits(paper: str, name: str, **asked: Any) -> Experiment:
+    """What a paper asks of a network's published predictions: calibrators only."""
+    return _row(paper, name, PublishedLogits(name), {}, None, asked)
 
 
 def _row(
-    paper: str, name: str, published: Published | Said, options: dict[str, Any], test: int | None, asked: dict[str, Any]
+    paper: str,
+    name: str,
+    published: PublishedNetwork | PublishedLogits,
+    options: dict[str, Any],
+    test: int | None,
+    asked: dict[str, Any],
 ) -> Experiment:
     data, network, _ = name.split("_")
     settings = DataSettings(data, sizes=None if test is None else {"test": test})

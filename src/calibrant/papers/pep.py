@@ -1,9 +1,9 @@
 """PEP, "PEP: Parameter Ensembling by Perturbation": Table 2, small networks under six methods; networks of others.
 
-A row's network as trained, after temperature scaling, as PEP and as SWA are one cell. MC dropout needs a network with
-dropout, and a deep ensemble several trainings: they are rows of their own (`mnist_cnn_dropout`, `mnist_cnn_deep`).
-Table 1 asks of six networks on ImageNet what `networks` asks of CIFAR ResNets whose weights are published: what do
-temperature scaling and PEP do to a network that one did not train?
+One cell holds a row's network as trained, after temperature scaling, as PEP and as SWA. MC dropout needs a network with
+dropout, and a deep ensemble needs several trainings, so they are rows of their own (`mnist_cnn_dropout`,
+`mnist_cnn_deep`). `networks` asks the question of Table 1 (six networks on ImageNet) of published CIFAR ResNets: what
+do temperature scaling and PEP do to a network that someone else trained?
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.papers.experiment import Experiment, Paper
-from calibrant.papers.networks import NETWORKS, published
-from calibrant.papers.reported import said_of
+from calibrant.papers.networks import NETWORKS, published_network
 from calibrant.training.recipes import RECIPES
 from calibrant.training.settings import Choice
 
 MEMBERS = 5
-"""Of a deep ensemble; the paper has 10. Five pools of five take the trainings of the baseline's 25 runs."""
+"""The members of a deep ensemble; the paper has 10. Five pools of five use the 25 trainings of the baseline."""
 READINGS: dict[str, dict[str, Any]] = {
     "cifar10_cnn": {"norm_first": False},
     "cifar100_cnn": {"norm_first": False, "padding": 0},
 }
-"""Where the paper's network leaves a choice that decides whether dropout trains: the reading with the lowest NLL of MC
-dropout on held-out data."""
+"""The paper leaves details of the network open that decide whether it trains with dropout. We use the reading with the
+lowest NLL of MC dropout on held-out data."""
 ROWS = ("mnist_mlp", "mnist_cnn", "fashion_cnn", "cifar10_cnn", "cifar100_cnn")
 
 
@@ -37,7 +36,6 @@ def experiment(row: str) -> Experiment:
         seeds=25,
         ensembles=(Choice("pep", {"members": 10}), Choice("swa", {"epochs": 5})),
         calibrators=("temperature",),
-        reported=said_of(f"pep/table2/{row}"),
         note="batch and learning rate ours; the paper tunes on the whole held-out set, we on half of it",
     )
 
@@ -45,8 +43,7 @@ def experiment(row: str) -> Experiment:
 def deep(row: str) -> Experiment:
     plain = experiment(row)
     note = f"{plain.note}; {MEMBERS} members instead of 10"
-    said = said_of(f"pep/table2/{row}_deep")
-    return replace(plain, row=f"{row}_deep", seeds=5, pool=MEMBERS, ensembles=(), reported=said, note=note)
+    return replace(plain, row=f"{row}_deep", seeds=5, pool=MEMBERS, ensembles=(), note=note)
 
 
 def dropout(row: str) -> Experiment:
@@ -54,8 +51,8 @@ def dropout(row: str) -> Experiment:
     plain, options = experiment(row), READINGS.get(row, {})
     note = plain.note + ("; order of BatchNorm and padding chosen by held-out NLL" if options else "")
     recipe = plain.recipe.with_settings({f"network.{k}": v for k, v in {"dropout": 0.5, **options}.items()})
-    ensemble, said = Choice("dropout", {"members": 50}), said_of(f"pep/table2/{row}_dropout")
-    return replace(plain, row=f"{row}_dropout", recipe=recipe, ensembles=(ensemble,), reported=said, note=note)
+    ensemble = Choice("dropout", {"members": 50})
+    return replace(plain, row=f"{row}_dropout", recipe=recipe, ensembles=(ensemble,), note=note)
 
 
 def five_classes(network: str) -> Experiment:
@@ -69,15 +66,14 @@ def five_classes(network: str) -> Experiment:
         ensembles=(Choice("pep"),),
         shifts=("ood",),
         calibrators=("temperature",),
-        reported=said_of(f"pep/ood/{network}"),
         note=f"{own}which five classes, the bins of entropy and the schedule are not given: classes 0–4, 30 log bins",
     )
 
 
 def of_others(name: str) -> Experiment:
-    """Table 1's question, asked of a network that others trained."""
+    """Table 1's question for a network that others trained."""
     ensembles = (Choice("pep", {"members": 20}),)
-    return published("pep", name, seeds=5, ensembles=ensembles, calibrators=("temperature",))
+    return published_network("pep", name, seeds=5, ensembles=ensembles, calibrators=("temperature",))
 
 
 PAPER = Paper(

@@ -1,9 +1,9 @@
 """The scorecard: every method on one network, judged jointly (ResNet-18 on CIFAR-100, SS A.1's 200 epochs).
 
-Not a paper's table: nothing is reported, and every row is compared with plain cross-entropy, paired by seed. All rows
-share data, network and schedule. A method has the coefficient that its paper prints for CIFAR (AR's ε = 0.07 for
-CIFAR-100), else its author's default; none was chosen here. Rows that need no training of their own (PEP, SWA, maps)
-are asked of the baseline's network, each in a row of its own, so that they can be measured one by one.
+It is not a paper's table: nothing is reported, and every row is compared with plain cross-entropy, paired by seed. All
+rows share data, network and schedule. A method has the coefficient that its paper prints for CIFAR (AR's ε = 0.07 for
+CIFAR-100), or its author's default; we chose none. Methods that need no training of their own (PEP, SWA, maps) use the
+baseline's network, each in a row of its own, so that they can be measured one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.papers.experiment import Experiment, Paper
-from calibrant.papers.networks import SAID, said
+from calibrant.papers.networks import LOGITS, published_logits
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 from calibrant.training.recipe import Recipe
 from calibrant.training.recipes import RECIPES
@@ -23,15 +23,15 @@ from calibrant.training.settings import Choice
 
 SHIFTS = {"cifar100": ("corruptions", "ood:cifar10"), "cifar10": ("corruptions", "ood:cifar100")}
 PASSES = 10
-"""Members of the ensembles that are measured under the 95 corruptions."""
+"""The members of ensembles that are measured under the 95 corruptions."""
 POOL = 3
-"""Networks of a deep ensemble: the seeds of the baseline."""
+"""The networks of a deep ensemble, which are the seeds of the baseline."""
 BASELINE = "cross_entropy"
 
 
 @dataclass(frozen=True)
 class Method:
-    """`change` of the recipe, and the ensembles and calibrators asked of the network; with `pool`, several networks."""
+    """A method: a `change` of the recipe, the ensemble and the calibrators to measure, and the networks of a `pool`."""
 
     change: Mapping[str, Any] = field(default_factory=dict)
     ensemble: Choice | None = None
@@ -95,17 +95,17 @@ def experiment(data: str, row: str) -> Experiment:
 
 
 def _changed(plain: Recipe, name: str, change: Mapping[str, Any]) -> Recipe:
-    """The baseline's own recipe where nothing changes: the same training as SS E.1's plain ResNet-18."""
+    """The changed recipe, or, if nothing changes, the baseline's own: the training of SS E.1's plain ResNet-18."""
     return replace(plain, name=name, about=f"{plain.about}; {name}", **change) if change else plain
 
 
 def of_others(name: str) -> Experiment:
-    """Every map on a network that others trained."""
-    return said("scorecard", name, seeds=2, calibrators=tuple(CALIBRATORS))
+    """All calibrators on a network that others trained."""
+    return published_logits("scorecard", name, seeds=2, calibrators=tuple(CALIBRATORS))
 
 
 PAPER = Paper(
     "scorecard",
     "The scorecard: every method on one network, and every map on networks of others",
-    (*(experiment(data, row) for data in SHIFTS for row in METHODS), *(of_others(name) for name in SAID)),
+    (*(experiment(data, row) for data in SHIFTS for row in METHODS), *(of_others(name) for name in LOGITS)),
 )

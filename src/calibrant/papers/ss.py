@@ -1,6 +1,6 @@
 """SS, "Blurs Behave Like Ensembles": Tables E.1 to E.3, with and without MC dropout (50 passes) and smoothing.
 
-Of a network with MC dropout, `as_trained` is one pass with dropout off and `dropout` what the paper reports.
+For a network with MC dropout, `as_trained` is one pass without dropout, and `dropout` is what the paper reports.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from calibrant.papers import ss_camvid, ss_studies
 from calibrant.papers.experiment import Experiment, Paper
-from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
 from calibrant.training.recipes.ss import DROPOUT, passes, suffix
 from calibrant.training.settings import Choice
@@ -43,34 +42,30 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
         seeds=3,
         ensembles=(passes(network, {}),) if dropout else (),
         calibrators=("temperature",),
-        reported=said_of(f"ss/table_e1/{name}"),
         note=IMAGENET_NOTE if data == "imagenet" else CIFAR_NOTE,
     )
 
 
 def beyond(table: str, usual: Experiment, *shifts: str, note: str = "") -> Experiment:
-    """The same network once more, on other data than clean ones; MC dropout with fewer members."""
+    """The same network on other data than clean ones; MC dropout with fewer members."""
     ensembles = tuple(Choice(e.name, {**e.options, "members": FEWER}) for e in usual.ensembles)
     words = [usual.note, *([FEWER_NOTE] if ensembles else []), *([note] if note else [])]
-    name = f"ss/{table}/{usual.row}"
-    return replace(
-        usual, table=table, ensembles=ensembles, shifts=shifts, reported=said_of(name), note="; ".join(words)
-    )
+    return replace(usual, table=table, ensembles=ensembles, shifts=shifts, note="; ".join(words))
 
 
 def nearly_all(data: str) -> Experiment:
-    """The plain ResNet-18 once more, with nearly as many training images as in the paper."""
+    """The plain ResNet-18, trained on nearly as many images as in the paper."""
     usual = experiment(data, "resnet18", dropout=False, smooth=False)
     row = f"{usual.row}_nearly_all"
     return replace(usual, row=row, recipe=RECIPES[f"ss/{row}"], note="trained on 49,000 of the paper's 50,000 images")
 
 
 def corrupted(data: str, members: int, smooth: bool) -> Experiment:
-    """Figure 9: ResNet-18 on CIFAR-C by severity and size of MC dropout (0: none); on CIFAR-100 mCE, mCNLL and mCECE,
-    which are relative to an AlexNet."""
+    """Figure 9: ResNet-18 on CIFAR-C, by severity and by the members of MC dropout (0: none); on CIFAR-100 also mCE,
+    mCNLL and mCECE, which are relative to an AlexNet."""
     usual = experiment(data, "resnet18", members > 0, smooth)
     note = "the reference is an AlexNet for 32 pixels trained here" if data == "cifar100" else ""
-    row = replace(beyond("figure9", usual, "corruptions", note=note), reported={})
+    row = replace(beyond("figure9", usual, "corruptions", note=note))
     if data == "cifar100":
         row = replace(row, reference=RECIPES["ss/cifar100_alexnet"])
     if members not in (0, FEWER):
@@ -82,7 +77,7 @@ def corrupted(data: str, members: int, smooth: bool) -> Experiment:
 
 
 def attacked(data: str, network: str, dropout: bool, smooth: bool) -> Experiment:
-    """Table E.2: ResNet-50 on ImageNet; ResNet-18 on CIFAR-100 stands beside it."""
+    """Table E.2: ResNet-50 on ImageNet, and our ResNet-18 on CIFAR-100."""
     usual = replace(experiment(data, network, dropout, smooth), calibrators=())
     return beyond("table_e2", usual, "attack:fgsm", "attack:pgd", note="budgets of 8/255 ours; the first 1,000 images")
 
@@ -97,11 +92,9 @@ def steady(dropout: bool, smooth: bool, *, deep: bool = False) -> Experiment:
 
 
 def on_training(usual: Experiment, row: str) -> Experiment:
-    """Section E.1 and the training columns of Table C.1: the same network once more, on what it was trained with."""
-    name, note = f"ss/training/{row}", f"{usual.note}; training items without augmentation"
-    return replace(
-        usual, table="training", row=row, shifts=("train",), calibrators=(), reported=said_of(name), note=note
-    )
+    """Section E.1 and the training columns of Table C.1: the same network on its training items."""
+    note = f"{usual.note}; training items without augmentation"
+    return replace(usual, table="training", row=row, shifts=("train",), calibrators=(), note=note)
 
 
 PAPER = Paper(

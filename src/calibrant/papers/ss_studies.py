@@ -1,8 +1,8 @@
-"""SS's studies on CIFAR-100, one seed a cell: what Prob, Blur, the place, τ, the dropout rate, the head,
-pre-activation, BlurPool, ReLU6 everywhere and several passes in training each do (App. A.1, B, C, D.4, F), and deep
-ensembles with smoothing (Fig. E.1). Rows that are one network share its training.
+"""SS's studies on CIFAR-100, one seed each: the effect of Prob, Blur, the place, τ, the dropout rate, the head,
+pre-activation, BlurPool, ReLU6 everywhere and several passes in training (App. A.1, B, C, D.4, F), and deep ensembles
+with smoothing (Fig. E.1). Rows of the same network share its training.
 
-Tables have the paper's numbers; of figures only what the text says is known, so those rows have none.
+Rows of tables have the paper's numbers. Rows of figures have none, because we know only what the text says of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.papers.experiment import Experiment
-from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
 from calibrant.training.recipes.ss import DROPOUT, PASSES, SMOOTH, as_authors, passes, suffix
 from calibrant.training.settings import Choice
@@ -21,12 +20,12 @@ POOLS = {
     "vgg16": {"stages.0.4": 32, "stages.1.4": 16, "stages.2.5": 8, "stages.3.5": 4, "stages.4.5": 2},
     "vgg19": {"stages.0.4": 32, "stages.1.4": 16, "stages.2.6": 8, "stages.3.6": 4, "stages.4.6": 2},
 }
-"""Of a VGG: its pools, and the edge of the map that each takes."""
+"""VGG → the names of its pools, and the side of the map that enters each."""
 PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "after layer4"}
-"""Of a ResNet: where a stage ends, in the words of `calibrant.smooth` (App. B.3)."""
+"""Where the stages of a ResNet end, as `calibrant.smooth` names it (App. B.3)."""
 ENDS = ("stages.1.0", "stages.2.0", "stages.3.0", "after stages.3")
-"""Of a pre-activation ResNet: where a stage ends. Found by tracing, the last is behind the final activation, which
-would play Prob's part (App. F)."""
+"""Where the stages of a pre-activation ResNet end. They are named here because tracing would put the last one behind
+the final activation, which would act as Prob (App. F)."""
 
 # Table B.1: what is inserted → settings of `smooth`
 B1: dict[str, Mapping[str, Any] | None] = {
@@ -46,7 +45,7 @@ MEMBERS = 5
 RATES = (0.05, 0.1, 0.3, 0.5, 0.7)
 TAUS = (0.2, 1.0, 2.0, 5.0, 10.0, 20.0, 100.0)
 IN_TRAINING = (1, 2, 3, 5)
-"""N_train, the passes with dropout that a step of training averages (App. D.4)."""
+"""N_train: how many passes with dropout each training step averages (App. D.4)."""
 
 
 def study(table: str, row: str, network: str, options: Mapping[str, Any], note: str = "") -> Experiment:
@@ -63,7 +62,6 @@ def study(table: str, row: str, network: str, options: Mapping[str, Any], note: 
         ),
         seeds=1,
         ensembles=(passes(network, options),) if drop else (),
-        reported=said_of(name),
         note="; ".join(["one seed", "the paper trains on all 50,000 images, we on 45,000", *([note] if note else [])]),
     )
 
@@ -86,13 +84,13 @@ def kernel_row(network: str, size: int) -> Experiment:
 
 
 def head_row(network: str, head: str) -> Experiment:
-    own = head == ("mlp" if network.startswith("vgg") else "gap")  # said or not, it is one network: one training
+    own = head == ("mlp" if network.startswith("vgg") else "gap")  # the network's own head: share its training
     options = {**dropped(None), **({} if own else {"head": head})}
     return study("table_c1", f"{network}_{head}", network, options)
 
 
 def without_post_activation(network: str, what: str) -> Experiment:
-    """Fig. F.1: pre-activation, where nothing but Prob plays Prob's part."""
+    """Fig. F.1: pre-activation, where no activation before the blur acts as Prob."""
     vgg = network == "vgg16"
     prob = what.startswith("prob_")
     options: dict[str, Any] = {"preact": True} if vgg else {}
@@ -162,7 +160,7 @@ def preact_row(network: str, drop: bool, pre: bool) -> Experiment:
 F1 = ("none", "blur", "prob_blur", "blurpool", "prob_blurpool")
 NETWORKS = ("resnet18", "vgg16")
 ALL = (*NETWORKS, "vgg19", "resnet50")
-"""Of Tables B.1 to C.2."""
+"""The networks of Tables B.1 to C.2."""
 
 EXPERIMENTS = (
     *(study("table_b1", f"{n}_{k}", n, dropped(smooth)) for n in ALL for k, smooth in B1.items()),

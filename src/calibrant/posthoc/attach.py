@@ -33,7 +33,7 @@ class Calibrated(nn.Module):
     def __init__(self, model: nn.Module, fitted: FittedMap, class_axis: int | None = None) -> None:
         super().__init__()
         self.model = model
-        self.calibration = Exact(fitted)
+        self.calibration = MapLayer(fitted)
         self.class_axis: int | None = getattr(model, "class_axis", None) if class_axis is None else class_axis
         self.train(model.training)
 
@@ -47,7 +47,7 @@ class Calibrated(nn.Module):
         return classes_last(logits_of(output), self.class_axis, "the model's output")
 
 
-class Exact(nn.Module):
+class MapLayer(nn.Module):
     """The map as a layer in float64, for input of any precision; the output is at least float32."""
 
     def __init__(self, fitted: FittedMap) -> None:

@@ -34,9 +34,9 @@ from calibrant.posthoc.map import FittedMap, Identity
 from calibrant.posthoc.toplabel import TopLabelMap
 from calibrant.types import Predictions
 
-SECONDS = ("histogram_mass", "isotonic")
+BINNING = ("histogram_mass", "isotonic")
 """Binning maps that are tried after a smooth map. The smooth map scales all classes, these adjust the top label."""
-BENT = (("order_preserving", "structured_vector"), ("order_preserving", "structured_matrix"))
+SMOOTH_PAIRS = (("order_preserving", "structured_vector"), ("order_preserving", "structured_matrix"))
 """A map with one shape for all classes, then one with parameters of each class: they complement each other
 (docs/race.md)."""
 PROMISING = (
@@ -113,7 +113,7 @@ class Auto(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         choice = self.choose(p)
-        fitted = choice.calibrator.fold(p)
+        fitted = choice.calibrator.fit_map(p)
         return fitted.with_record(replace(fitted.record, ranking=choice.ranking, cut=choice.cut))
 
     def choose(self, p: Predictions, progress: Callable[[str, float], None] | None = None) -> Choice:
@@ -191,7 +191,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
     few = p.take(torch.argsort(p.labels.cpu(), stable=True)[::stride])
     began = time.monotonic()
     try:
-        fitted = calibrator.fold(few)
+        fitted = calibrator.fit_map(few)
         fit = time.monotonic() - began
         scored(fitted, replace(few, origin="probe"))
     except InputError:  # too few items for this method; all items may be enough
@@ -200,7 +200,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
 
 
 def singles(p: Predictions) -> Iterator[Calibrator]:
-    """Yield `BENT` and every calibrator with each of its candidate settings: `PROMISING` first, then the cheap ones.
+    """Yield every calibrator with its candidate settings, and `SMOOTH_PAIRS`: `PROMISING` first, then the cheap ones.
 
     For a top-1 set, yield the calibrators that take one, with their first settings only: the others treat every class.
     """
@@ -209,8 +209,8 @@ def singles(p: Predictions) -> Iterator[Calibrator]:
     if p.logits is None:
         yield from sorted((cls() for cls in CALIBRATORS.values() if cls.takes_top1), key=lambda c: c.cost)
         return
-    bent = [(CALIBRATORS[a], CALIBRATORS[b]) for a, b in BENT if {a, b} <= CALIBRATORS.keys()]
-    made: list[Calibrator] = [Composition(first(), second()) for first, second in bent]
+    smooth = [(CALIBRATORS[a], CALIBRATORS[b]) for a, b in SMOOTH_PAIRS if {a, b} <= CALIBRATORS.keys()]
+    made: list[Calibrator] = [Composition(first(), second()) for first, second in smooth]
     made += [cls(**settings) for cls in CALIBRATORS.values() for settings in cls.candidates]
     promise = {name: i for i, name in reversed(list(enumerate(PROMISING)))}
     seen: set[str] = set()
@@ -233,7 +233,7 @@ def pairs(done: list[Candidate]) -> Iterator[Calibrator]:
     smooth.sort(key=lambda c: float(c.held_out.loss.nanmean()))
     firsts = [c.calibrator for c in smooth if c.calibrator.name == "temperature"] + [c.calibrator for c in smooth[:1]]
     for first in dict.fromkeys(firsts):
-        for name in SECONDS:
+        for name in BINNING:
             if name in CALIBRATORS:
                 yield Composition(first, CALIBRATORS[name]())
 

@@ -77,7 +77,7 @@ class Bbq(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, 2, "one item makes one bin")
+        self.need(p.n, 2, "one item makes one bin")
         kind = kind_of(self.kind, p, self.name)
         found = [averaged(score, hit) for score, hit in scores_and_hits(p, kind)]
         record = certified({"kind": kind, "mean_bins": float(np.mean([bins for _, bins in found]))})

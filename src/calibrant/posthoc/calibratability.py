@@ -67,7 +67,7 @@ def calibratability(
     for family in families:
         calibrator = resolve(family, {})
         try:
-            fitted = calibrator.fold(p)
+            fitted = calibrator.fit_map(p)
         except InputError as error:
             rows.append(Room(family, None, None, None, None, None, 0, reason=str(error)))
             continue
@@ -76,7 +76,7 @@ def calibratability(
         if isinstance(calibrator, Temperature):
             T = float(fitted.summary()["temperature"])
             if ece_grid:
-                best = Temperature(objective="ece", bins=bins).fold(p).record.certificate["ece"]
+                best = Temperature(objective="ece", bins=bins).fit_map(p).record.certificate["ece"]
                 optimal = min(best, ece) if ece is not None else best
         room_nll = None if nll is None or now[0] is None else now[0] - nll
         room_ece = None if optimal is None or now[1] is None else now[1] - optimal

@@ -2,7 +2,7 @@
 
 A subclass has a name and a map class, and writes `solve`. `fit` does what all calibrators share: it checks the split,
 pools members for methods that take one prediction per item, and attaches the record. Settings are checked by their
-annotations. Cross-validation calls `fold`, which computes no hash and checks no split.
+annotations. Cross-validation calls `fit_map`, which computes no hash and checks no split.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Calibrator:
     def fit(self, p: Predictions, *, allow_reuse: bool = False) -> FittedMap:
         """Return the fitted map with its record. A test split is refused unless `allow_reuse` is true."""
         refuse_test(p, allow_reuse)
-        fitted = self.fold(p)
+        fitted = self.fit_map(p)
         record = replace(
             fitted.record,
             calibrator=fitted.record.calibrator or self.name,
@@ -58,7 +58,7 @@ class Calibrator:
         )
         return fitted.with_record(record)
 
-    def fold(self, p: Predictions) -> FittedMap:
+    def fit_map(self, p: Predictions) -> FittedMap:
         """Fit without computing a hash and without checking the split, as cross-validation does many times."""
         if p.logits is None and not self.takes_top1:
             raise InputError(
@@ -75,7 +75,7 @@ class Calibrator:
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
         """Yield the fit on all items except those of each fold. Override it if the fit on all items is a shortcut."""
         for f in range(int(fold.max()) + 1):
-            yield self.fold(p.take((fold != f).nonzero()[:, 0]))
+            yield self.fit_map(p.take((fold != f).nonzero()[:, 0]))
 
     def settings(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -102,10 +102,10 @@ class Calibrator:
         if not met:
             raise InputError(f"{self.name}: {setting}={getattr(self, setting)!r} {rule}")
 
-    def need(self, p: Predictions, items: int, why: str) -> None:
-        """Refuse fewer items than the method needs."""
-        if p.n < items:
-            raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {p.n}")
+    def need(self, n: int, items: int, why: str) -> None:
+        """Refuse n items if the method needs more."""
+        if n < items:
+            raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {n}")
 
 
 def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
@@ -141,11 +141,11 @@ class Composition(Calibrator):
         return f"{self.first.name}+{self.second.name}"
 
     def solve(self, p: Predictions) -> FittedMap:
-        return self.after(self.first.fold(p), p)
+        return self.after(self.first.fit_map(p), p)
 
     def after(self, one: FittedMap, p: Predictions) -> FittedMap:
         """Return the composition for these items, given its first map."""
-        return Chain((one, self.second.fold(one.predictions(p))))
+        return Chain((one, self.second.fit_map(one.predictions(p))))
 
     def settings(self) -> dict[str, Any]:
         return {"first": self.first.settings(), "second": self.second.settings()}

@@ -96,7 +96,7 @@ class ConfidNet(ConfidenceModel):
                 "confidnet learns the probability of the true class, which a top-1 file does not have; give logits or "
                 "probabilities to fit it"
             )
-        self.need(p, LEAST_ITEMS, "to learn from, and to choose the epoch by")
+        self.need(p.n, LEAST_ITEMS, "to learn from, and to choose the epoch by")
         features, z = features_of(p, self.name), pooled_logits(p)
         score, x = inputs(features, z)
         target = torch.softmax(z, 1).gather(1, p.labels.cpu()[:, None])[:, 0]  # TCP

@@ -14,14 +14,15 @@ diagonal towards it. Without this ridge, a class that is separable or absent has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.designs import Full
-from calibrant.functional.multinomial import Solution, minimise
+from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated, possible_items
@@ -88,15 +89,24 @@ class Dirichlet(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         assert issubclass(self.map, DirichletMap)
         z, labels = possible_items(p)
-        odir = Odir(self.map.features(z), labels, 1 / float(anchor(z, labels)))
+        x, (n, k) = self.map.features(z), z.shape
+        centre = torch.cat([torch.eye(k).double().flatten() / anchor(z, labels), torch.zeros(k)])
+
+        def strengths(m: float) -> tuple[float, float]:
+            return m * (k * (k - 1)) ** 2 / n, m * k * k / n
+
+        def ridge(lambda_: float, mu: float) -> Tensor:
+            return matrix_ridge(k, off=lambda_ / (k * (k - 1)), diagonal=1 / n, bias=mu / k)
+
         if self.lambda_ is None or self.mu is None:
-            self.need(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu")
-            found, chosen = odir.cross_validated()
+            self.need(n, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu")
+            found, m, path = cross_validated(x, labels, partial(Full, k=k), lambda m: ridge(*strengths(m)), centre)
+            lambda_, mu = strengths(m)
         else:
-            found, chosen = odir.fit(self.lambda_, self.mu), {"lambda": self.lambda_, "mu": self.mu}
-        k = odir.k
-        weight, bias = found.theta[:-k].view(k, k).clone(), found.theta[-k:].clone()
-        return self.map(weight, bias, record=certified({**chosen, **found.certificate()}))
+            lambda_, mu, path = self.lambda_, self.mu, {}
+            found = minimise(Full(x, k), labels, ridge(lambda_, mu), centre)
+        record = certified({"lambda": lambda_, "mu": mu, **path, **found.certificate()})
+        return self.map(found.theta[:-k].view(k, k).clone(), found.theta[-k:].clone(), record=record)
 
 
 @dataclass(frozen=True)
@@ -105,41 +115,3 @@ class Matrix(Dirichlet):
 
     name: ClassVar[str] = "matrix"
     map: ClassVar[type[FittedMap]] = MatrixMap
-
-
-@dataclass(frozen=True)
-class Odir:
-    """The regularised fit to the features x, with centre I · `inverse`."""
-
-    x: Tensor
-    labels: Tensor
-    inverse: float
-
-    @property
-    def k(self) -> int:
-        return int(self.x.shape[1])
-
-    @property
-    def centre(self) -> Tensor:
-        return torch.cat([self.inverse * torch.eye(self.k).flatten(), torch.zeros(self.k)]).double()
-
-    def design(self, x: Tensor) -> Full:
-        return Full(x, self.k)
-
-    def ridge(self, lambda_: float, mu: float) -> Tensor:
-        return matrix_ridge(self.k, off=lambda_ / (self.k * (self.k - 1)), diagonal=1 / len(self.x), bias=mu / self.k)
-
-    def fit(self, lambda_: float, mu: float) -> Solution:
-        return minimise(self.design(self.x), self.labels, self.ridge(lambda_, mu), self.centre)
-
-    def strengths(self, m: float) -> tuple[float, float]:
-        n, k = self.x.shape
-        return m * (k * (k - 1)) ** 2 / n, m * k * k / n
-
-    def cross_validated(self) -> tuple[Solution, dict[str, Any]]:
-        """The fit at the m with the least held-out NLL, and what was compared."""
-        found, m, path = cross_validated(
-            self.x, self.labels, self.design, lambda m: self.ridge(*self.strengths(m)), self.centre
-        )
-        lambda_, mu = self.strengths(m)
-        return found, {"lambda": lambda_, "mu": mu, **path}

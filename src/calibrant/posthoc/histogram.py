@@ -147,7 +147,7 @@ class Histogram(Calibrator):
         self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
+        self.need(p.n, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
         columns = probabilities_and_hits(p, self.kind, self.name)
         tables = [tabulate(value, hit, self.bins, self.scheme) for value, hit in columns]

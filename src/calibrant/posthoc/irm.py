@@ -65,7 +65,7 @@ class Irm(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None
-        self.need(p, 2, "one point has no slope")
+        self.need(p.n, 2, "one point has no slope")
         prob = torch.softmax(p.logits.double(), -1)
         hit = torch.zeros_like(prob, dtype=torch.bool).scatter_(1, p.labels[:, None], True)
         steps = pava(prob.flatten().cpu().numpy(), hit.flatten().cpu().numpy())

@@ -145,7 +145,7 @@ class Isotonic(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, 2, "one point has no slope")
+        self.need(p.n, 2, "one point has no slope")
         found = [self.knots(values, hit) for values, hit in probabilities_and_hits(p, self.kind, self.name)]
         record = certified({"kind": self.kind, **self.size(sum(len(knots.x) for knots in found))})
         if self.kind == "top":

@@ -61,7 +61,7 @@ class ScalingBinning(Calibrator):
         self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
+        self.need(p.n, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         top = top_of(p)
         score, correct = top_odds(top).score.cpu(), (top.predicted == p.labels).double().cpu()
         record = certified(verified(score, correct, self.bins))

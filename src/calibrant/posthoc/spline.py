@@ -102,7 +102,7 @@ class Spline(Calibrator):
         self.require(self.within >= 1, "within", "must be at least 1: it counts classes")
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=")
+        self.need(p.n, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=")
         record = certified({"knots": self.knots, "within": self.within})
         if self.within == 1:
             top = top_of(p)

@@ -100,10 +100,10 @@ class StructuredVector(Calibrator):
         self.require(self.penalty is None or self.penalty > 0, "penalty", rule)
 
     def solve(self, p: Predictions) -> FittedMap:
-        if self.penalty is None:
-            self.need(p, FOLDS, "one for each fold of its cross-validation; or give penalty")
         z, labels = possible_items(p)
         n, k = z.shape
+        if self.penalty is None:
+            self.need(n, FOLDS, "one for each fold of its cross-validation; or give penalty")
         temperature, epsilon = anchor(z, labels), uniform_share(n)
         x = tempered(z, temperature, epsilon)
         problem = self.problem(n, k)

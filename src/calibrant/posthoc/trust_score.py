@@ -85,7 +85,7 @@ class TrustScore(ConfidenceModel):
         self.require(self.neighbours >= 1, "neighbours", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, 2, "an item is judged by its neighbours")
+        self.need(p.n, 2, "an item is judged by its neighbours")
         x, y = features_of(p, self.name), p.labels.cpu()
         if len(torch.unique(y)) < 2:
             raise InputError("trust_score compares classes, but all calibration labels are the same; give more items")

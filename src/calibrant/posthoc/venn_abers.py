@@ -98,7 +98,7 @@ class VennAbers(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        self.need(p, 2, "one point has no slope")
+        self.need(p.n, 2, "one point has no slope")
         kind = kind_of(self.kind, p, self.name)
         lows, highs, widths = [], [], []
         for score, hit in scores_and_hits(p, kind):

@@ -1,8 +1,8 @@
-"""Shifts: images that drift from the training data (Hendrycks & Dietterich 2019; SS §2.2, §3, App. E).
+"""Shifts: images that differ from the training data (Hendrycks & Dietterich 2019; SS §2.2, §3, App. E).
 
-`SHIFTS` holds the corruptions, (x, severity, rng, index=) → x'; `PERTURBATIONS` the sequences, (x, frames, rng, index=)
-→ [T, N, C, H, W]; `frequency` the noise of one band. Randomness is per item: item 7 with seed 0 looks the same alone,
-in any batch and on any device, so results never depend on the batch size (`random_numbers`).
+`SHIFTS` holds the corruptions, (x, severity, rng, index=) → x', and `PERTURBATIONS` the sequences, (x, frames, rng,
+index=) → [T, N, C, H, W]. `frequency` makes noise of one band of frequencies. Randomness is per item: item 7 with
+seed 0 is the same alone, in any batch and on any device, so results never depend on the batch size (`random_numbers`).
 """
 
 from torch import Tensor
@@ -60,10 +60,10 @@ MAIN = (
     "snow", "frost", "fog", "brightness",
     "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
-"""The fifteen of the benchmark: noise, blur, weather, digital."""
+"""The fifteen corruptions of the benchmark: noise, blur, weather, digital."""
 
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""Published with them, for validation."""
+"""Four more corruptions, published for validation."""
 
 SUBSETS: dict[str, tuple[str, ...]] = {
     "15": MAIN,
@@ -93,10 +93,10 @@ PERTURBATIONS: dict[str, type[Perturbation]] = {
 
 
 def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor | int | None = None) -> Tensor:
-    """Images [N, C, H, W] (uint8, or floating in [0, 1]) under one corruption, in the same dtype and range.
+    """Apply one corruption to images [N, C, H, W], uint8 or floating in [0, 1]; dtype and range stay the same.
 
-    `index` numbers the items, so that a stream of batches gets the noise that the whole set would get: the number of
-    the first item, or one number per item. By default 0 … N − 1.
+    `index` is the number of the first item, or one number per item, by default 0 … N − 1. With it, a stream of batches
+    gets the same noise as the whole set.
     """
     if name not in SHIFTS:
         raise unknown("corruption", name, SHIFTS)
@@ -106,7 +106,7 @@ def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor
 def perturb(
     x: Tensor, name: str, frames: int | None = None, seed: int = 0, *, index: Tensor | int | None = None
 ) -> Tensor:
-    """Sequences [T, N, C, H, W] of images [N, C, H, W] under one perturbation; T is the published one by default."""
+    """Make sequences [T, N, C, H, W] of images [N, C, H, W] under one perturbation; T has a published default."""
     if name not in PERTURBATIONS:
         raise unknown("perturbation", name, PERTURBATIONS)
     return PERTURBATIONS[name]()(x, frames, seed, index=index)

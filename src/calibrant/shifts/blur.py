@@ -111,7 +111,7 @@ def zoom_factors(count: int, step: float) -> list[float]:
 
 
 def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
-    """The image blurred by the disk, borders mirrored; by Fourier transform, as a disk of radius 10 has 300 pixels."""
+    """Blur images by the disk, with mirrored borders. The Fourier transform is faster: a disk may have 300 pixels."""
     h, w = x.shape[-2:]
     reach = disk(radius, alias).shape[0] // 2
     size = [fast_length(n + 2 * reach) for n in (h, w)]
@@ -124,8 +124,8 @@ def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
 def fft_filter(x: Tensor, factor: Tensor, size: list[int]) -> Tensor:
     """F⁻¹(F(x) ⊙ factor), x [N, C, H, W].
 
-    On a CPU, a single plane takes another path than several and differs in its last bit. So a single plane is doubled,
-    and the result never depends on the batch.
+    On a CPU, torch transforms a single plane by another algorithm than several planes, and the last bit differs. So a
+    single plane is doubled, and the result does not depend on the batch.
     """
     alone = x.shape[0] * x.shape[1] == 1
     given = x.expand(2, -1, -1, -1) if alone else x
@@ -135,7 +135,7 @@ def fft_filter(x: Tensor, factor: Tensor, size: list[int]) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def transfer(radius: float, alias: float, h: int, w: int, device: torch.device) -> Tensor:
-    """The disk's spectrum at this size; the disk is symmetric, so correlation and convolution are one."""
+    """The spectrum of the disk at this size. As the disk is symmetric, correlation and convolution are the same."""
     spectrum: Tensor = torch.fft.rfft2(disk(radius, alias), s=(h, w))
     return spectrum.to(torch.complex64).to(device)
 
@@ -162,7 +162,7 @@ def disk(radius: float, alias: float) -> Tensor:
 
 
 def fast_length(n: int) -> int:
-    """The next length that has no prime factor over 5, which transforms fast."""
+    """The next length without a prime factor over 5; the Fourier transform of such lengths is fast."""
     while True:
         rest = n
         for p in (2, 3, 5):
@@ -174,7 +174,7 @@ def fast_length(n: int) -> int:
 
 
 def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """x [N, C, H, W], each image blurred along its own angle of `degrees` [N]."""
+    """Blur each image of x [N, C, H, W] along its own angle of `degrees` [N]."""
     n, c, h, w = x.shape
     weights = torch.exp(-0.5 / sigma**2 * torch.arange(2 * radius + 1, dtype=torch.float64) ** 2)
     weights /= weights.sum()
@@ -195,16 +195,16 @@ def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
 
 
 def sources(right: Tensor, down: Tensor, reach: int) -> Tensor:
-    """Which old pixel each pixel ends as, int64 [N, H·W], for offsets [N, H, W] within −reach … reach − 1.
+    """The old pixel that each pixel becomes, int64 [N, H·W], for offsets [N, H, W] within −reach … reach − 1.
 
     The published loop is meant to swap each pixel with a random neighbour, from the lower right corner to the upper
     left. But it assigns numpy views, so the second assignment reads what the first has just written: the neighbour is
     copied and does not change. The published files are made by such copies, and so are ours.
 
-    A copy reads the current value of its source: sources above or left of the pixel are still old, those below or right
-    are already new. So every pixel ends as one old pixel, found by following sources as long as they lie ahead. Pointer
-    doubling does this for all pixels of all images at once. Rows and columns reach + 1 … side − reach are visited (both
-    ends included); the other pixels stay.
+    A copy reads the current value of its source. Sources above or left of the pixel are still old; those below or right
+    are already new. So every pixel becomes one old pixel, found by following sources as long as they lie ahead. Pointer
+    doubling does this for all pixels of all images at once. The loop visits rows and columns reach + 1 … side − reach,
+    both ends included; the other pixels do not change.
     """
     n, h, w = down.shape
     rows = torch.arange(h, device=down.device)[:, None]

@@ -1,7 +1,7 @@
 """Changes of tone: brightness, contrast, saturation. Brightness and saturation move along axes of HSV.
 
-With hue and saturation kept, a colour is proportional to its value V = max(R, G, B); with hue and value kept,
-V − colour is proportional to the saturation S = (V − min) / V. So neither needs the hue.
+At constant hue and saturation, a colour is proportional to its value V = max(R, G, B). At constant hue and value,
+V − colour is proportional to the saturation S = (V − min) / V. So neither computation needs the hue.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def saturate(x: Tensor, factor: float, addend: float) -> Tensor:
 
 
 def grey(x: Tensor) -> Tensor:
-    """Luma [N, 1, H, W] of RGB; a single channel is its own."""
+    """The luma [N, 1, H, W] of RGB images; a single channel is returned unchanged."""
     if x.shape[1] == 1:
         return x
     r, g, b = LUMA

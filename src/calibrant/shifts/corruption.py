@@ -1,8 +1,8 @@
-"""Corruptions: one `__call__` for all does the checks, severity 0, the range, the dtype and the randomness.
+"""Corruptions: one `__call__` does the checks, severity 0, the range, the dtype and the randomness for all of them.
 
 A corruption has its published `strengths` and one method, `distort`: float32 images in [0, 1] → float32 images, which
-are clipped afterwards. Bytes come back as bytes: rounded down, as the published files were (`numpy.uint8(255 · x)`),
-or to the nearest if an image library made those.
+are clipped afterwards. Bytes become bytes again. They are rounded down, as in the published files
+(`numpy.uint8(255 · x)`), or to the nearest if an image library made those files.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Corruption(ABC):
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """No gradients, and products in full float32 whatever the caller set: autocast and TF32 are too coarse."""
+    """Inside, there are no gradients, and products have full float32 precision: autocast and TF32 are too coarse."""
     before = torch.backends.cuda.matmul.fp32_precision
     try:
         if device.type == "cuda":
@@ -114,7 +114,7 @@ def exact(device: torch.device) -> Iterator[None]:
 
 
 def pieces(x: Tensor) -> list[slice]:
-    """The whole batch on a GPU; on a CPU, to save time, as many images at a time as fit into its cache."""
+    """Slices of a batch: the whole batch on a GPU; on a CPU as many images as fit into its cache, which is faster."""
     n = x.shape[0]
     step = n if x.device.type != "cpu" else max(1, CACHED // x[0].numel())
     return [slice(start, start + step) for start in range(0, n, step)]

@@ -1,8 +1,8 @@
 """Noise of one band of frequencies (SS §2.2, Fig. 6): x + F⁻¹(F(δ) ⊙ M_f), δ Gaussian, and accuracy against frequency.
 
-SS does not give the deviation of δ; here it is `sigma` before the mask, and the image is clipped to its range. A wide
-ring of high frequencies then carries more power than a narrow one of low frequencies, as in SS. With `l2`, the noise
-has this norm after the mask instead, which compares frequencies at equal power.
+SS does not give the deviation of δ. Here it is `sigma` before the mask, and the image is clipped to its range. A wide
+ring of high frequencies then carries more power than a narrow one of low frequencies, as in SS. With `l2` instead, the
+noise has this norm after the mask, so that all frequencies have equal power.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FrequencyNoise:
     def __call__(self, x: Tensor, rng: torch.Generator | int, *, index: Tensor | int | None = None) -> Tensor:
         """Images [N, C, H, W], uint8 or in [0, 1]; randomness is per item, as in every shift.
 
-        δ does not depend on the frequency: all frequencies filter the same noise.
+        δ does not depend on the frequency, so all frequencies filter the same noise.
         """
         check_images(x)
         with exact(x.device):

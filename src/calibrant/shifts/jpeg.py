@@ -43,7 +43,7 @@ CHROMINANCE = (
 )  # fmt: skip
 
 ONE = 65536
-"""libjpeg's fixed point of the colour transform."""
+"""The number 1 in libjpeg's fixed-point arithmetic for colours."""
 
 
 class JpegCompression(Corruption):
@@ -59,7 +59,7 @@ class JpegCompression(Corruption):
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:
-    """Bytes as floats [N, 1 or 3, H, W] after compression, to be clipped and rounded down. Changes colour in place."""
+    """Compress images of bytes as floats [N, 1 or 3, H, W]; to be clipped and rounded down. Changes x in place."""
     if x.shape[1] == 1:
         return coded(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]

@@ -1,9 +1,9 @@
 """Noise: gaussian, shot (Poisson), impulse (salt and pepper), speckle.
 
-A Poisson number comes from one uniform number, by tables of the inverse distribution function. An image of bytes has
-256 expectations. For each, the unit interval is cut into cells (a guide table, Chen & Asau 1974): most cells hold one
-count or two, told apart by one comparison; in the others, the tails, the function itself is searched. A float image
-gets the nearest byte's noise around its own value, so its variance is right to half a byte's step.
+A Poisson number is made from one uniform number by tables of the inverse distribution function. An image of bytes has
+256 expectations. For each, the unit interval is cut into cells (a guide table, Chen & Asau 1974). Most cells hold one
+count or two, which one comparison tells apart; in the other cells, the tails, the function itself is searched. A float
+image gets the noise of the nearest byte around its own value, so its variance is right to half a byte's step.
 """
 
 from __future__ import annotations

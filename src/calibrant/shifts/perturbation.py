@@ -50,7 +50,7 @@ class Perturbation(ABC):
 
     @property
     def level(self) -> int:
-        """Distinguishes the difficulties of one perturbation, so that their noise differs."""
+        """A number that differs between the difficulties of a perturbation, so that their noise differs."""
         return 1
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Perturbation(ABC):
 
 
 class StepPerturbation(Perturbation):
-    """Abstract: the same change in whole steps, 0 in the middle of the sequence; write `frame`."""
+    """Abstract: a change in whole steps, with step 0 in the middle of the sequence. Write `frame`."""
 
     def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
         for i in range(frames):

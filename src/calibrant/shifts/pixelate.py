@@ -41,7 +41,7 @@ def boxed(x: Tensor, size: int) -> Tensor:
 
 
 def under(large: int, small: int, device: torch.device) -> Tensor:
-    """Which of `small` pixels lies under the centre of each of `large`."""
+    """For each of `large` pixels, the one of `small` pixels that lies under its centre."""
     return ((torch.arange(large, device=device) + 0.5) * (small / large)).long().clamp_(max=small - 1)
 
 

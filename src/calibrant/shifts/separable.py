@@ -61,13 +61,13 @@ def taps(sigma: float, radius: int) -> Tensor:
 
 
 def clipped_zoom(x: Tensor, factor: float) -> Tensor:
-    """The middle of the image enlarged to its size (scipy's `zoom` of order 1, corners on corners)."""
+    """Enlarge the middle of the image to the size of the image (scipy's `zoom` of order 1, corners aligned)."""
     h, w = x.shape[-2:]
     return separable(x, zoom_matrix(h, factor, x.device), zoom_matrix(w, factor, x.device))
 
 
 def inside(index: Tensor, n: int, border: str) -> Tensor:
-    """Indices beyond 0 … n − 1 brought back: "nearest" aaa|abc|ccc, "reflect" cba|abc|cba, "mirror" dcb|abcd|cba."""
+    """Map indices into 0 … n − 1 by a rule: "nearest" aaa|abc|ccc, "reflect" cba|abc|cba, "mirror" dcb|abcd|cba."""
     if border == "nearest" or n == 1:
         return index.clamp(0, n - 1)
     period = 2 * n if border == "reflect" else 2 * n - 2
@@ -97,6 +97,6 @@ def zoom_matrix(n: int, factor: float, device: Device) -> Tensor:
 
 
 def _place(n: int, columns: Tensor, weights: Tensor, device: Device) -> Tensor:
-    """Weights summed into the columns they belong to."""
+    """The matrix with these weights added in these columns."""
     matrix = torch.zeros(columns.shape[0], n, dtype=torch.float64)
     return matrix.scatter_add_(1, columns, weights.double().contiguous()).to(torch.float32).to(device)

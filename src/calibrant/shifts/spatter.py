@@ -60,7 +60,7 @@ class Spatter(Corruption):
 
 
 def sheen(liquid: Tensor) -> Tensor:
-    """How brightly the drops [N, 1, H, W] shine, up to 1: embossed by their distance from the nearest outline."""
+    """The brightness of drops [N, 1, H, W], up to 1: embossed by the distance of a pixel from the nearest outline."""
     drops = liquid.clamp(0, 1).mul_(255.0).floor_()
     far = window(distance(canny(drops, 50, 150), FARTHEST), BOX, "reflect")
     relief = equalise(far.add_(1e-4).floor_().clamp_(max=FARTHEST), FARTHEST + 1)
@@ -128,7 +128,7 @@ def distance(edge: Tensor, most: int) -> Tensor:
 
 
 def equalise(x: Tensor, levels: int) -> Tensor:
-    """Whole numbers 0 … levels − 1 mapped so that each picture's histogram is flat over 0 … 255."""
+    """Map whole numbers 0 … levels − 1 so that the histogram of each picture is flat over 0 … 255."""
     n = x.shape[0]
     value = x.reshape(n, -1).long()
     count = torch.zeros(n, levels, dtype=torch.int64, device=x.device).scatter_add_(1, value, torch.ones_like(value))

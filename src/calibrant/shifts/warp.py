@@ -1,7 +1,8 @@
 """Perturbations that move the image: translate, rotate, tilt, scale, shear, and zoom blur. New pixels are black.
 
-Made by torchvision's `affine` on Pillow images and by OpenCV's `warpPerspective`: Pillow reads the image at the centre
-of each new pixel, linearly, repeats the border up to its edge and is black beyond; OpenCV fades to black over a pixel.
+The published files were made by torchvision's `affine` on Pillow images and by OpenCV's `warpPerspective`. Pillow reads
+the image linearly at the centre of each new pixel, repeats the border up to its edge, and is black beyond. OpenCV fades
+to black over one pixel.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def affine(x: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: float = 0
 
 
 def tilted(x: Tensor, degrees: float) -> Tensor:
-    """Seen from a camera at the distance of the image's diagonal after turning about both axes."""
+    """The image after turning about both axes, seen by a camera at a distance of the image's diagonal."""
     h, w = x.shape[2:]
     a = math.radians(degrees)
     c, s, f = math.cos(a), math.sin(a), math.hypot(h, w)

@@ -1,4 +1,4 @@
-"""Weather: snow and fog, whose layers are made of random numbers, as published, and frost, whose ice is generated."""
+"""Weather: snow and fog are made of random numbers, as published; the ice of frost is generated."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def flakes(numbers: Draws, h: int, w: int, mean: float, deviation: float, zoom: 
 
 
 def snowfall(x: Tensor, layer: Tensor, radius: int, sigma: float, degrees: Tensor, share: float) -> Tensor:
-    """The image whitened, and the layer twice: blurred along its fall, and turned by 180°."""
+    """Whiten the image and add the layer twice: blurred along its fall, and the same turned by 180°."""
     fallen = motion(layer, radius, sigma, degrees).mul_(255.0).round_().div_(255.0)
     white = torch.maximum(x, grey(x).mul(1.5).add_(0.5))
     return x.mul(share).add_(white, alpha=1 - share).add_(fallen).add_(fallen.flip(2, 3))

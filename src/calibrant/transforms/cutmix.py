@@ -1,7 +1,7 @@
-"""cutmix (Yun 2019): a box of another image replaces the same box, and q follows the area.
+"""cutmix (Yun 2019): a box of another image replaces the same box of an image, and q is mixed by the area.
 
-λ ~ Beta(α, α); the box has sides √(1 − λ)·(H, W) around a uniform centre and is cut off at the border, so the weight
-of q is the area that remained. `probability`: the share of batches that are mixed (0.5 on CIFAR in the paper).
+λ ~ Beta(α, α). The box has sides √(1 − λ)·(H, W) around a uniform centre and is cut off at the border, so the weight of
+q is the area that remained. `probability` is the share of batches that are mixed (0.5 on CIFAR in the paper).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CutMix(Mixing):
 
 
 def inside(length: int, centre: Tensor, kept: Tensor) -> Tensor:
-    """Which of `length` pixels lie in the box's side of length·√(1 − λ) around `centre` (in [0, 1)), bool [length]."""
+    """bool [length]: the pixels inside the box, whose side is length·√(1 − λ) around `centre` (in [0, 1))."""
     middle, half = (centre * length).floor(), ((1 - kept).sqrt() * length / 2).floor()
     pixel = torch.arange(length, device=centre.device)
     return (pixel >= middle - half) & (pixel < middle + half)

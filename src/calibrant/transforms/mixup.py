@@ -28,11 +28,11 @@ class Mixing:
         return self.mixed(x, q, rng)
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One batch of inputs and soft targets, mixed; for your own training loop."""
+        """Mix one batch of inputs and soft targets; for your own training loop."""
         raise TypeError(f"{type(self).__name__} must define mixed")
 
     def check(self, x: Tensor, q: Tensor) -> None:
-        """Only numbers can be mixed: neither tokens nor labels."""
+        """Refuse tokens and labels, which cannot be mixed."""
         what = type(self).__name__.lower()
         if not q.is_floating_point():
             soft = "calibrant.targets.OneHot(classes)(labels)"

@@ -36,7 +36,7 @@ def compared(found: Sequence[Result], values: Sequence[Tensor], what: str) -> st
 
 def compared_estimates(found: Sequence[Result], estimates: Sequence[dict[str, Any]], what: str) -> str:
     """Say whether each network's number differs from the first's, where each number has an interval of its own."""
-    first, *others = (Estimate(e["value"], e["low"], e["high"]) for e in estimates)
+    first, *others = (Estimate(**e) for e in estimates)
     each = zip(found[1:], others, strict=True)
     return " ".join(
         _sentence(found[0].name, r.name, what, independent_difference(first, e, len(others))) for r, e in each
@@ -46,7 +46,7 @@ def compared_estimates(found: Sequence[Result], estimates: Sequence[dict[str, An
 def _sentence(first: str, other: str, what: str, difference: Difference) -> str:
     e = difference.estimate
     if e.value is None:
-        return f"{other} and {first}: {what} does not exist for both ({e.reason})."
+        return f"{other} and {first}: {what} cannot be compared ({e.reason})."
     if e.low is None or e.high is None:
         return f"{other}: {what} differs from {first}'s by {signed(e.value)}, without an interval."
     if not difference.beyond:

@@ -1,6 +1,9 @@
-"""What the papers report: every number of their tables, typed once, and the claims that they make in words."""
+"""What the papers report: every number of their tables, typed once, and their claims in words."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
 
 from calibrant.papers.reported import ar, ds, pep, rc, ss
 from calibrant.papers.reported.claim import Claim, Pair
@@ -12,16 +15,31 @@ CLAIMS: dict[str, Claim] = {c.name: c for paper in (pep, ss, ar, rc, ds) for c i
 """Name → claim."""
 
 
-def said_of(experiment: str) -> dict[str, dict[str, float]]:
-    """The paper's numbers of one experiment, from every table: variant → metric → value (errors as accuracies)."""
-    out: dict[str, dict[str, float]] = {}
+SAME_ROW = {
+    f"ss/table_e1/{data}_resnet18_nearly_all": f"ss/table_e1/{data}_resnet18" for data in ("cifar10", "cifar100")
+}
+"""An experiment that measures another one's row once more → the other one."""
+
+Numbers = Mapping[str, Mapping[str, float]]
+"""Variant → metric → value, errors as accuracies."""
+
+
+def reported_numbers(experiment: str) -> Numbers:
+    """What the paper reports of an experiment, in any of its tables; empty if it reports nothing."""
+    return _by_experiment().get(SAME_ROW.get(experiment, experiment), {})
+
+
+@cache
+def _by_experiment() -> dict[str, dict[str, dict[str, float]]]:
+    out: dict[str, dict[str, dict[str, float]]] = {}
     for table in TABLES.values():
-        for row in (r for r in table.rows if r.experiment == experiment):
+        for row in table.rows:
             for column in (c for c in table.columns if c.name in row.numbers):
                 value, metric = row.numbers[column.name].value, column.metric
                 if metric == "error":
                     value, metric = 1 - value, "accuracy"
-                out.setdefault(row.source(column).variant, {})[metric] = value
+                out.setdefault(row.experiment, {}).setdefault(row.source(column).variant, {})[metric] = value
+    out.pop("", None)  # rows that no experiment measures
     return out
 
 
@@ -32,9 +50,10 @@ __all__ = [
     "Claim",
     "Column",
     "Number",
+    "Numbers",
     "Pair",
     "Row",
     "Source",
     "Table",
-    "said_of",
+    "reported_numbers",
 ]

@@ -10,9 +10,9 @@ from calibrant.papers.reported.table import Source, Table
 
 @dataclass(frozen=True)
 class Pair:
-    """Method minus baseline in one metric. `reported` is None where the paper says only which is better (`sign`).
+    """Method minus baseline in one metric. `reported` is None if the paper says only which is better (`sign`).
 
-    `unlike` says in what this comparison differs from the paper's; then no verdict is given.
+    `unlike` says how our comparison differs from the paper's; then there is no verdict.
     """
 
     label: str
@@ -26,7 +26,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Claim:
-    """`says` is the claim in one sentence, `words` the paper's own."""
+    """`says` is the claim in one sentence, `words` are the paper's own."""
 
     name: str
     where: str
@@ -38,7 +38,8 @@ class Claim:
 def pairs(
     table: Table, columns: Sequence[str], methods: Sequence[str] | None = None, *, against: str = ""
 ) -> tuple[Pair, ...]:
-    """The rows of a table that we can measure (or those named), each against the first of its block or `against`."""
+    """The rows of a table that we can measure (or those in `methods`), each against the first row of its block or the
+    row `against`."""
     out = []
     for column in (c for name in columns for c in table.columns if c.name == name):
         for row in (r for r in table.rows if r.experiment and (methods is None or r.label in methods)):

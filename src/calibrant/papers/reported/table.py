@@ -1,10 +1,10 @@
-"""What a paper's table says, as a record: every number with its row, its column and the paper's own ±.
+"""A paper's table as a record: every number with its row, its column and the paper's own ±.
 
-A table is typed as text, so that it can be laid beside the paper. `# …` begins a block; the first row of a block is
-what its other rows are compared with. A row is `label | cell | numbers`: the cell is the experiment (`table1/row`) and,
-after `@`, the variant that measures it, or `-` where there is none. A column is `metric` or `variant:metric`; a `%`
-after it says that the paper prints it times 100. A number is `3.03±0.16`, followed by the paper's mark if it has one.
-Only values are typed, never the differences that a paper prints beside them.
+A table is typed as text, so that it can be compared with the paper line by line. `# …` begins a block; the other rows
+of a block are compared with its first row. A row is `label | cell | numbers`. The cell names the experiment
+(`table1/row`) and, after `@`, the variant that measures the row; it is `-` if nothing does. A column is `metric` or
+`variant:metric`, with a `%` if the paper prints it times 100. A number is `3.03±0.16`, with the paper's mark if it has
+one. Only values are typed, never the differences that a paper prints beside them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NUMBER = re.compile(r"(?P<value>\d+\.?\d*)(±(?P<spread>\d+\.?\d*))?(?P<mark>[�
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a paper, as a fraction where the paper prints percent; `typed` is how the paper prints it."""
+    """One number of a paper, as a fraction if the paper prints percent; `typed` is what the paper prints."""
 
     value: float
     spread: float | None  # the paper's ±, a standard deviation over its runs
-    mark: str  # ▲ or ▼: above or below the first row of its block, in the paper's words
+    mark: str  # ▲ or ▼: the paper marks it as above or below the first row of its block
     typed: str
 
 
@@ -50,7 +50,7 @@ class Column:
 class Source:
     """What measures a number: an experiment by its full name (empty if there is none), and a variant of its cells.
 
-    A variant `extras/curve/nll/1` is the place of a number among the extras of a cell.
+    A variant like `extras/curve/nll/1` is the path of a number in the extras of a cell.
     """
 
     experiment: str
@@ -59,7 +59,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Row:
-    """`experiment` is the full name of what measures this row, or empty; `variant` joins that of the column."""
+    """A row of a table. `experiment` is the full name of what measures it, or empty; `variant` is added to the
+    column's."""
 
     block: str
     label: str
@@ -93,7 +94,7 @@ class Table:
 
 
 def table(name: str, where: str, caption: str, columns: str, text: str, *, oracle: str = "") -> Table:
-    """Reads the text of a table; the layout is described at the head of this file."""
+    """Read the text of a table, whose layout is described at the top of this file."""
     names = tuple(_column(c) for c in columns.split())
     return Table(name, where, caption, names, tuple(_rows(name.split("/")[0], names, text)), oracle)
 
@@ -124,5 +125,5 @@ def _number(text: str, percent: bool) -> Number:
 
 
 def _fraction(text: str, percent: bool) -> float:
-    """The float nearest to the printed decimal, shifted by two digits where it is a percentage."""
+    """The float nearest to the printed number, divided by 100 if it is a percentage."""
     return float(f"{text}e-2") if percent else float(text)

@@ -1,12 +1,12 @@
-"""Calibration by adversarial robustness (AR §3.1, Fig. 1), and the control: is it more than confidence tells?
+"""Calibration by adversarial robustness (AR §3.1, Fig. 1), and a control: does robustness tell more than confidence?
 
     level_0 … level_9               tenths of the test items by robustness, the least robust first
-    confidence_0 … confidence_9     the same by confidence (AR, footnote 1)
-    less_robust, more_robust        of every two neighbours in confidence, the less robust one and the more robust one
+    confidence_0 … confidence_9     tenths of the test items by confidence, the least confident first (AR, footnote 1)
+    less_robust, more_robust        of every two neighbours in confidence, the less and the more robust one
 
-The last two are equally confident, so where their calibration differs, robustness says what confidence does not. Each
-is a variant, of the network as it is and after each calibrator. The distances lie beside the attacked network, where
-`calibrant probe --what robustness` looks for them too.
+Items of the last two variants are equally confident. If their calibration differs, robustness tells something that
+confidence does not. Each variant is measured for the network as trained and after each calibrator. The distances are
+stored beside the attacked network, where `calibrant probe --what robustness` finds them too.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from calibrant.types import Predictions, Split
 
 LEVELS, COUNT, RULER = "levels", 10, "ddn"
 MADE_BY = {"count": COUNT, "ruler": RULER, "edition": EDITION}
-"""What decides the levels besides network and items."""
+"""The settings that decide the levels, besides network and items."""
 FILE = "levels.json"
 
 
 def ask(members: Sequence[nn.Module], data: Data, run: Path, out: Path, device: torch.device) -> None:
-    """Attack the test items, and write the rank of each, the least robust first."""
+    """Attack the test items and write the rank of each; the least robust has rank 0."""
     found = distances.measured(members, data, Split.TEST, run / distances.FOLDER, ruler=RULER, device=device)
     hashed.write(out / FILE, {"rank": _ranks(found.distance).tolist()})
 
 
 def parts(folder: Path, p: Predictions) -> Iterator[tuple[str, Predictions]]:
-    """The items of each variant."""
+    """Yield the name and the items of each variant."""
     robust = torch.tensor(hashed.read(folder / FILE)["rank"])
-    sure = _ranks(-reduce(p, classwise=False).log_error)
-    for name, rank in (("level", robust), ("confidence", sure)):
+    confident = _ranks(-reduce(p, classwise=False).log_error)
+    for name, rank in (("level", robust), ("confidence", confident)):
         for number in range(COUNT):
             yield f"{name}_{number}", p.take((rank * COUNT // p.n == number).nonzero()[:, 0])
-    less, more = twins(sure, robust)
+    less, more = split_neighbours(confident, robust)
     yield "less_robust", p.take(less)
     yield "more_robust", p.take(more)
 
 
-def twins(sure: Tensor, robust: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every two neighbours in the first ranking, the one that is lower in the second, and the other."""
-    pairs = sure.argsort()[: len(sure) // 2 * 2].view(-1, 2)
+def split_neighbours(confident: Tensor, robust: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every two neighbours in the confidence ranking, the less robust item, and the more robust one."""
+    pairs = confident.argsort()[: len(confident) // 2 * 2].view(-1, 2)
     less, more = pairs.gather(1, robust[pairs].argsort(1)).unbind(1)
     return less, more
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Each item's place in ascending order, ties by their order: a level of its own."""
+    """Each item's rank in ascending order; ties keep their order."""
     return levels(values, len(values))

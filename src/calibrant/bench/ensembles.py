@@ -1,4 +1,4 @@
-"""A run's networks as an ensemble (PEP, MC dropout, SWA, …), and what each of its members adds.
+"""Build an ensemble (PEP, MC dropout, SWA, …) from the networks of a run, and measure it for 1, 2, … members.
 
 The networks predict in float32, whatever precision they were trained in.
 """
@@ -26,25 +26,25 @@ from calibrant.training.settings import Choice
 from calibrant.types import Predictions, Split
 
 OPTIONS = ("members", "sigma", "p", "where", "distribution", "search", "epochs")
-"""What an experiment's ensemble may set; `epochs`: how many of the last ones leave weights to average."""
+"""The options that an experiment's ensemble may set; `epochs` is how many of the last epochs are averaged."""
 CURVE = ("nll", "accuracy", "ece", "auroc")
 
 BATCH = 500
 
 
 def batches(part: Part, trained: Trained, device: torch.device) -> Batches:
-    """Items as the network of a run takes them."""
+    """The items, normalised for the network of a run."""
     return Batches(part, BATCH, device=device, mean=trained.mean, std=trained.std)
 
 
 def checkpoints_wanted(ensemble: Choice, epochs: int) -> int:
-    """Epochs whose weights a training must keep for this ensemble: a third of them unless it says."""
+    """How many epochs' weights a training must keep for this ensemble; by default a third of them."""
     if ensemble.name not in AVERAGING:
         return 0
     return min(epochs, int(ensemble.options.get("epochs", max(2, epochs // 3))))
 
 
-def pooled(
+def build_ensemble(
     ensemble: Choice,
     run: Path,
     members: Sequence[nn.Module],
@@ -53,7 +53,7 @@ def pooled(
     device: torch.device,
     data: Data,
 ) -> tuple[Ensemble, dict[str, Any]]:
-    """The ensemble, and what is worth recording of it."""
+    """The ensemble, and what to record of it: its size, and the σ of PEP."""
     for key in ensemble.options:
         if key not in OPTIONS:
             raise unknown(f"option of ensemble {ensemble.name!r}", key, OPTIONS)
@@ -72,17 +72,17 @@ def pooled(
             held_out=lambda: of(Split.CALIBRATION),
             checkpoints=lambda: list(kept_weights(folder).values()),
             training=lambda: (x for x, _, _ in of(Split.TRAIN)),
-            class_axis=-1,  # of every network that was trained here
+            class_axis=-1,  # as for every network trained here
         ),
     )
-    said: dict[str, Any] = {"ensemble_size": made.size}
+    record: dict[str, Any] = {"ensemble_size": made.size}
     if ensemble.name == "pep":
-        said["sigma"] = made.sigma  # type: ignore[attr-defined]
-    return made, said
+        record["sigma"] = made.sigma  # type: ignore[attr-defined]
+    return made, record
 
 
 class _Images:
-    """The images of batches, as often as they are asked for."""
+    """The images of batches, which can be read several times."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -92,7 +92,7 @@ class _Images:
 
 
 def size_curve(made: Ensemble, test: Batches, data: Data) -> tuple[Predictions, dict[str, list[float | None]]]:
-    """The pooled predictions, and the metrics of the first 1, 2, … members."""
+    """The pooled predictions of the test set, and the metrics of the first 1, 2, … members."""
     labels = torch.cat([y for _, y, _ in test]).cpu()
     ids = [f"{i}" for i in data[Split.TEST].index.tolist()]
     about: dict[str, Any] = {"split": Split.TEST, "classes": data.classes, "ids": ids, "raw": made.size == 1}
@@ -102,7 +102,7 @@ def size_curve(made: Ensemble, test: Batches, data: Data) -> tuple[Predictions, 
 def curve(
     members: Iterable[Tensor], labels: Tensor, about: dict[str, Any]
 ) -> tuple[Predictions, dict[str, list[float | None]]]:
-    """Members as they come, pooled: what all say together, and the metrics of the first 1, 2, … of them."""
+    """Pool the logits of members one by one; return the pooled predictions and the metrics after each member."""
     mean, rows = LogMean(), {name: list[float | None]() for name in CURVE}
     for logits in members:
         mean.add(logits)

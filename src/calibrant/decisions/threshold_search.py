@@ -26,8 +26,8 @@ Items = Ordered | Grouped
 
 
 @dataclass(frozen=True)
-class Accepting:
-    """Predictions after the map, and what a promise about a threshold must hold for."""
+class ThresholdSearch:
+    """Searches thresholds on predictions that the map has been applied to."""
 
     p: Predictions
     scores: Scores
