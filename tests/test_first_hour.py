@@ -112,7 +112,7 @@ def test_fix_it_and_see_that_it_helped(logits: Tensor, labels: Tensor) -> None:
     fitted = calibrant.fit("temperature", logits[:600], labels[:600])
     comparison = calibrant.compare(logits[600:], fitted(logits[600:]), labels[600:])
     print(fitted, comparison)
-    assert "temperature" in repr(fitted) and "NLL there" in repr(fitted)
+    assert "temperature" in repr(fitted) and "NLL on them" in repr(fitted)
     assert comparison.verdict.startswith("better in nll, brier, ece") and "better in nll" in repr(comparison)
 
 
