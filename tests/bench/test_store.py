@@ -126,6 +126,10 @@ def test_an_edited_cell_is_reported_and_the_rest_is_shown(tmp_path: Path, capsys
         named, remedy = said.err.splitlines()
         assert bad.name in named and "edited or damaged" in named and good.name not in said.err
         assert "delete such a file, and `calibrant bench run` measures its cell again" in remedy
+    bad.unlink()
+    bad.symlink_to(Store(tmp_path / "other").write(made("rc/table1/cifar10_focal", 0, 0.25)))
+    assert run(["bench", "status", "rc/table1/cifar10_focal", "--results", str(store.root)]) == 1
+    assert f"{bad.name} is a link that leads out of" in capsys.readouterr().err
     good.unlink()
     assert run(["bench", "show", "rc", "--results", str(store.root)]) == 2
     assert bad.name in capsys.readouterr().err.splitlines()[0], "it is named where nothing else is left, too"

@@ -192,6 +192,9 @@ def test_reuse_must_be_allowed(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert "fitted on the same items" in capsys.readouterr().err
     (found,) = audited(capsys, "fitted.npz", "--allow-reuse")
     assert "allow_reuse" in found["conventions"]
+    assert run(["audit", "fitted.npz", "--allow-reuse"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--allow-reuse: the map was fitted on these items, so the numbers flatter it" in printed
 
 
 def test_large_parquet_is_streamed(

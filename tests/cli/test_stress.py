@@ -293,7 +293,7 @@ def test_bad_input_leaves_one_line_and_nothing_else(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_truncated_cell_is_named(
+def test_a_cell_that_is_truncated_or_a_link_is_named(
     trained: Path, stressed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stressed, tmp_path / "all")
@@ -305,6 +305,10 @@ def test_a_truncated_cell_is_named(
     cell.unlink()
     assert run(["stress", str(trained), "-o", str(tmp_path / "all"), "--suite", "all", *FEW]) == 0
     assert cell.read_bytes() == (stressed / "cells" / cell.name).read_bytes()
+    cell.unlink()
+    cell.symlink_to(stressed / "cells" / cell.name)
+    assert run(["stress", str(trained), "-o", str(tmp_path / "all"), "--suite", "all", *FEW]) == 2
+    assert "corruption-fog-5.npz is a link that leads out of" in capsys.readouterr().err
 
 
 def test_text_is_not_an_image(

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant.ensembles.dropout import MCDropout, insert
@@ -39,6 +40,15 @@ def test_members_get_the_same_input_from_a_network_that_writes_to_it(kind: str) 
         members = calibrant.predict([net, net], [(x, y)]).logits
     assert all(torch.equal(m, alone) for m in members)
     assert torch.equal(x, X)
+
+
+def test_fitting_on_a_loader_leaves_the_global_generator_as_found() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3), nn.BatchNorm1d(3)).eval()
+    loader = DataLoader(TensorDataset(X, torch.arange(5) % 3), batch_size=5, shuffle=True)
+    rng = torch.get_rng_state()
+    calibrant.PEP.fit(net, loader, members=2, search_members=2)
+    calibrant.SWA.fit(net, [net.state_dict()], loader)
+    assert torch.equal(rng, torch.get_rng_state())
 
 
 def test_insert_adds_dropout_once_per_place_and_undo_removes_it() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import sigma_curve
 from calibrant.ensembles.storage import load, save
-from calibrant.errors import InputError, MapError
+from calibrant.errors import FileError, InputError, MapError
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -128,6 +128,10 @@ def test_round_trip_repeats_predictions_bit_for_bit(overfitted, tmp_path: Path) 
     header = tmp_path / "pep" / "ensemble.json"
     header.write_text(header.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(MapError, match="edited"):
+        load(tmp_path / "pep", overfitted.model)
+    header.unlink()
+    header.symlink_to(save(pep, tmp_path / "other") / "ensemble.json")
+    with pytest.raises(FileError, match="leads out of"):
         load(tmp_path / "pep", overfitted.model)
 
 

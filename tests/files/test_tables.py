@@ -164,6 +164,22 @@ def test_the_same_on_the_command_line(
         assert streamed["metrics"]["nll"]["value"] == pytest.approx(EXPECTED["nll"].value)
 
 
+@pytest.mark.parametrize("name", ["logits", "probs"])
+def test_one_column_of_a_csv_file_holds_lists(name: str, tmp_path: Path) -> None:
+    cells = [str([float(v) for v in row]) for row in {"logits": Z, "probs": P}[name]]
+    rows = [f'{y},"{cell}"' for y, cell in zip(Y, cells, strict=True)]
+    path = tmp_path / "lists.csv"
+    path.write_text("\n".join([f"label,{name}", *rows]) + "\n")
+    p = calibrant.read(path)
+    assert p.raw == (name == "logits") and same(calibrant.evaluate(p, intervals=False))
+    path.write_text("\n".join([f"label,{name}", *rows[:7], '0,"[0.5, 0.5]"']))
+    with pytest.raises(CalibrantError, match=r"row 7 \(line 9\): column '.*' has 2 values, 3 in row 0"):
+        calibrant.read(path)
+    path.write_text(f'label,{name}\n0,"[0.5, x, 0.5]"\n')
+    with pytest.raises(CalibrantError, match=r"row 0 \(line 2\): column '.*' is ' x', not a number"):
+        calibrant.read(path)
+
+
 def test_a_top_1_table_of_text(tmp_path: Path) -> None:
     path = tmp_path / "top1.csv"
     path.write_text("label,predicted,confidence\ncat,cat,0.9\ndog,cat,0.6\nowl,owl,0.8\n")

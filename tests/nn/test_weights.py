@@ -87,8 +87,12 @@ def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     model = build("mlp", classes=2, in_channels=1, size=4)
     with pytest.raises(FileError, match="no such file"):
         load_weights(model, tmp_path / "none.npz")
-    no_weights = "this file of weights is truncated or damaged"
-    for suffix, said in ((".npz", "not a complete .npz archive"), (".safetensors", no_weights), (".pt", no_weights)):
+    said_of = {
+        ".npz": "not a complete .npz archive",
+        ".safetensors": "this file of weights is truncated or damaged",
+        ".pt": "this file of weights is damaged or holds Python objects, which are never loaded",
+    }
+    for suffix, said in said_of.items():
         path = tmp_path / f"bad{suffix}"
         path.write_bytes(b"nonsense")
         with pytest.raises(FileError, match=said):

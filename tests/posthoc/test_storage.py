@@ -64,6 +64,14 @@ def test_broken_folders(folder: Path, break_it: Callable[[Path], object], messag
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("name", [HEADER, TENSORS])
+def test_a_link_that_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
+    outside = (folder / name).rename(folder.parent / name)
+    (folder / name).symlink_to(outside)
+    with pytest.raises(FileError, match=f"{name} is a link that leads out of"):
+        calibrant.load(folder)
+
+
 def test_folders_without_a_map_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="not a folder"):
         calibrant.load(tmp_path / "nothing")

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from calibrant.errors import FileError
 from calibrant.files import hashed, locks
-from calibrant.files.paths import visible
+from calibrant.files.paths import check_link, visible
 from calibrant.papers import Experiment, Scale
 from calibrant.papers.experiment import editions
 from calibrant.papers.reported import Numbers, reported_numbers
@@ -156,6 +156,7 @@ class Store:
     def read(self, path: Path, under: str = "") -> list[Cell]:
         """The cells of a file, one for each row that is `under` a name."""
         try:
+            check_link(path, self.root)
             return list(_rows(path, under))
         except FileError as error:
             if self.damaged is None:

@@ -166,4 +166,7 @@ def conventions_line(report: Report) -> str:
     if "classes" in c:  # their names, in order
         classes += f": {c['classes']}"
     parts = [f"{report.n:,} items", classes, about, f"split {c['split']}", f"{c['bins']} right-closed bins"]
-    return " · ".join([*parts, "Brier summed over classes", "sums in float64"])
+    parts += ["Brier summed over classes", "sums in float64"]
+    if "allow_reuse" in c:
+        parts.append("--allow-reuse: the map was fitted on these items, so the numbers flatter it")
+    return " · ".join(parts)

@@ -156,7 +156,8 @@ def sigma_curve(
         )
     place = torch.device(device) if device is not None else ensemble.home
     pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
-    batches = [(moved(x, place), class_numbers(y).to(place)) for x, y in pairs]
+    with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed for its workers from the global generator
+        batches = [(moved(x, place), class_numbers(y).to(place)) for x, y in pairs]
     known = torch.cat([y[has_class(y, ignore_index)] for _, y in batches] or [torch.zeros(0)])
     if not len(known):
         raise InputError("the calibration data is empty, or every label is ignored; give labelled items")

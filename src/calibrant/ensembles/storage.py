@@ -19,7 +19,7 @@ from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.ensembles.sigma_search import Certificate
 from calibrant.errors import MapError
 from calibrant.files import atomic, outputs
-from calibrant.files.paths import readable
+from calibrant.files.paths import check_links, readable
 from calibrant.types import jsonable
 
 VERSION = 1
@@ -39,6 +39,7 @@ def load(folder: str | Path, model: nn.Module) -> PEP:
     path = Path(folder) / "ensemble.json"
     if not path.exists():
         raise MapError(f"{folder} holds no ensemble.json; it was not written by save()")
+    check_links(Path(folder))
     with readable(path, "this JSON"):
         body = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):

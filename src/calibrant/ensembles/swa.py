@@ -52,7 +52,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
     device = next(model.parameters()).device
     seen = 0
     try:
-        with evaluating(model):
+        # a DataLoader draws a seed for its workers from the global generator
+        with evaluating(model), torch.random.fork_rng(devices=[]):
             for m in norms:
                 m.reset_running_stats()
                 m.momentum, m.training = None, True  # momentum None: cumulative average

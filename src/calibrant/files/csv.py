@@ -7,7 +7,7 @@ What applies to the whole file (provenance, classes as a JSON list) is written i
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -86,10 +86,11 @@ def _load(path: Path, header: list[str], columns: list[str], name: str, text: bo
     try:
         return stacked(arrow.read_csv(path, convert_options=convert), columns, path, name)
     except pa.ArrowException:
-        return _cell_by_cell(path, header, columns, text)
+        lists = name in _NUMBERS and len(columns) == 1
+        return _cell_by_cell(path, header, columns, _words if text else _list if lists else _number)
 
 
-def _cell_by_cell(path: Path, header: list[str], columns: list[str], text: bool) -> Any:
+def _cell_by_cell(path: Path, header: list[str], columns: list[str], read: Callable[[str, str, str], Any]) -> Any:
     where = [header.index(c) for c in columns]
     table: list[list[Any]] = []
     with _open(path) as stream:
@@ -101,12 +102,17 @@ def _cell_by_cell(path: Path, header: list[str], columns: list[str], text: bool)
             at = f"{path}: row {len(table)} (line {lines.line_num})"
             if len(line) != len(header):
                 raise FileError(f"{at} has {len(line)} cells, the header has {len(header)}")
-            read = _words if text else _number
-            table.append([read(line[i], at, header[i]) for i in where])
-    if text:
+            row = [read(line[i], at, header[i]) for i in where]
+            if read is _list:
+                (row,) = row
+                if table and len(row) != len(table[0]):
+                    raise FileError(f"{at}: column {columns[0]!r} has {len(row)} values, {len(table[0])} in row 0")
+            table.append(row)
+    if read is _words:
         return [row[0] for row in table]
-    array = np.array(table, dtype=np.float64).reshape(len(table), len(columns))
-    return array[:, 0] if len(columns) == 1 else array
+    width = len(table[0]) if table else len(columns)
+    array = np.array(table, dtype=np.float64).reshape(len(table), width)
+    return array[:, 0] if width == 1 else array
 
 
 def _next(lines: Iterator[list[str]], at: str) -> list[str] | None:
@@ -132,6 +138,14 @@ def _number(cell: str, at: str, column: str) -> float:
     except ValueError:
         shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…") if cell.strip() else "empty"
         raise FileError(f"{at}: column {column!r} is {shown}, not a number") from None
+
+
+def _list(cell: str, at: str, column: str) -> list[float]:
+    """The numbers of a cell that holds a list, such as `[0.1, 0.9]`, or one number."""
+    plain = cell.strip()
+    if not (plain.startswith("[") and plain.endswith("]")):
+        return [_number(cell, at, column)]
+    return [_number(part, at, column) for part in plain[1:-1].split(",")]
 
 
 def write(path: Path, content: Content) -> None:

@@ -81,8 +81,13 @@ def _check(folder: Path) -> None:
 def check_links(folder: Path) -> None:
     """Refuse a link below `folder` that leads out of it: a folder may come from anyone. (The folder may be a link.)"""
     for path in visible(folder, "**/*"):
-        if path.is_symlink() and not _below(path, folder):
-            raise FileError(f"{path} is a link that leads out of {folder}; replace it by what it points to")
+        check_link(path, folder)
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Refuse `path` if it is a link that leads out of `folder`."""
+    if path.is_symlink() and not _below(path, folder):
+        raise FileError(f"{path} is a link that leads out of {folder}; replace it by what it points to")
 
 
 def inside(folder: Path, name: Any, source: Path) -> Path:

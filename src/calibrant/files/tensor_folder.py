@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.errors import MapError
 from calibrant.files import atomic, hashed, outputs
-from calibrant.files.paths import readable
+from calibrant.files.paths import check_links, readable
 from calibrant.types import json_text, jsonable
 
 
@@ -64,10 +64,11 @@ def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], 
 
 
 def read(layout: Layout, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return (header, tensors), both checked against their hashes."""
+    """Return (header, tensors), both checked against their hashes. Links that lead out of the folder are refused."""
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
+    check_links(path)
     header = _header(layout, path / layout.header)
     where = path / layout.tensors
     data = _bytes(layout, where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
             return dict(load_file(file))
         if file.suffix in (".pt", ".pth", ".th"):
-            held = torch.load(file, map_location="cpu", weights_only=True)
+            try:
+                held = torch.load(file, map_location="cpu", weights_only=True)
+            except UnpicklingError as error:
+                raise FileError(
+                    f"{file}: this file of weights is damaged or holds Python objects, which are never loaded; save "
+                    "it again with torch.save(model.state_dict(), …)"
+                ) from error
             held = held.get("state_dict", held) if isinstance(held, Mapping) else held
             if isinstance(held, Mapping) and all(isinstance(value, Tensor) for value in held.values()):
                 return dict(held)

@@ -20,6 +20,7 @@ from torch import Tensor
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, hashed, outputs
+from calibrant.files.paths import check_links
 from calibrant.types import SCHEMA, jsonable
 
 Arrays = dict[str, Tensor]
@@ -35,6 +36,7 @@ class Folder:
     def begin(cls, path: Path, settings: Mapping[str, Any]) -> Folder:
         """Return the folder, new or with the same settings; an error names settings that differ."""
         outputs.check_target(path, outputs.STRESS)
+        check_links(path)
         found = path / "settings.json"
         content = jsonable(dict(settings))
         if found.is_file():
@@ -60,6 +62,7 @@ class Folder:
         """Return a folder that was begun before."""
         if not (path / "settings.json").is_file():
             raise FileError(f"{path} is not a stress folder: it has no settings.json")
+        check_links(path)
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
