@@ -166,8 +166,10 @@ def test_the_classes_of_a_map_of_k_by_k_pixels_are_axis_1() -> None:
 
 
 def test_members_of_one_logit_stack() -> None:
-    one = torch.nn.Linear(3, 1)
-    x, y = torch.randn(6, 3), torch.arange(6) % 2
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # six logits between 0 and 1 would look like probabilities
+        one = torch.nn.Linear(3, 1)
+        x, y = torch.randn(6, 3), torch.arange(6) % 2
     single = calibrant.predict(one, [(x, y)])
     assert torch.equal(calibrant.predict([one, one], [(x, y)]).logits, torch.stack([single.logits] * 2))  # type: ignore[list-item]
 
@@ -194,3 +196,13 @@ def test_missing_features_are_an_error_of_one_line() -> None:
         calibrant.predict(nn.Flatten(), batch, features=True)
     with pytest.raises(InputError, match="features are of one network"):
         calibrant.predict([nn.Linear(8, 2)] * 2, batch, features=True)
+
+
+def test_pooled_and_mapped_logits_are_not_raw(model: nn.Module, data: TensorDataset) -> None:
+    loader = DataLoader(data, batch_size=8)
+    alone = calibrant.predict(model, loader)
+    fitted = calibrant.fit("temperature", alone)
+    assert alone.raw
+    for network in (calibrant.MCDropout(model, members=2), calibrant.attach(model, fitted)):
+        assert not calibrant.predict(network, loader).raw
+    assert not fitted.predictions(alone).raw

@@ -26,6 +26,7 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_last
 from calibrant.nn.evaluation import device_of, evaluation
+from calibrant.posthoc.attach import Calibrated
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
@@ -94,7 +95,15 @@ def predict(
                 if features:
                     rows.features.append(penultimate.features(scores))
             rows.add(out, labels, ids)
-    return rows.predictions(split=split, classes=classes, ignore_index=ignore_index, source=source)
+    raw = not any(map(_normalises, models))
+    return rows.predictions(split=split, classes=classes, ignore_index=ignore_index, source=source, raw=raw)
+
+
+def _normalises(model: Model) -> bool:
+    """Return whether a model gives log-probabilities: it pools members, or has a map behind it."""
+    from calibrant.ensembles.ensemble import Ensemble  # which imports this file
+
+    return isinstance(model, Ensemble | Calibrated)
 
 
 class _Rows:

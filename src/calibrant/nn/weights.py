@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +87,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if file.suffix in (".pt", ".pth", ".th"):
             try:
                 held = torch.load(file, map_location="cpu", weights_only=True)
-            except UnpicklingError as error:
+            except Exception as error:
+                if "Weights only load failed" not in str(error):
+                    raise
                 raise FileError(
                     f"{file}: this file of weights is damaged or holds Python objects, which are never loaded; save "
                     "it again with torch.save(model.state_dict(), …)"
