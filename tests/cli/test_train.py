@@ -147,7 +147,7 @@ def test_nothing_is_unpickled(
         (["predict", ".", "-o", "p.npz"], "is not a run"),
         (["predict", "torch.nn:Identity", "-o", "p.npz"], "--data is missing"),
         (["predict", "torch.nn:Nothing", "-o", "p.npz"], "no function or class 'Nothing'"),
-        (["predict", "no.such.module:f", "-o", "p.npz"], "cannot import 'no.such.module'"),
+        (["predict", "no.such.module:f", "-o", "p.npz"], "importing 'no.such.module'"),
         (["predict", "torch.nn:Identity", "--data", "digits", "-o", "p.npz"], "expected [N, K]"),
         (
             ["predict", "torch.nn:Identity", "--data", "digits", "--split", "tset", "-o", "p.npz"],
