@@ -134,7 +134,7 @@ def test_a_promise_about_groups_has_no_verdict_on_items() -> None:
         Cell("frequency", "band", 3): {"logits": -z[1000:], "labels": y[1000:]},
     }
     found = RuleUnderShift.of(calibrant.decide(chosen_on, accuracy=0.85), cells, raw=True)
-    assert "measured on items and not on groups, so without a verdict on the promise of 85%" in found.sentence()
+    assert "measured on items instead of groups, so without a verdict on the promise of 85%" in found.sentence()
     assert "contradicts" not in found.sentence() and "broken" not in found.sentence()
     assert [cell["broken"] for cell in found.to_dict()["cells"].values()] == [None, None]
 
