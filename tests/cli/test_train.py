@@ -153,7 +153,7 @@ def test_nothing_is_unpickled(
             ["predict", "torch.nn:Identity", "--data", "digits", "--split", "tset", "-o", "p.npz"],
             "unknown split 'tset'",
         ),
-        (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "x", "-o", "p.npz"], "not numbers"),
+        (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "x", "-o", "p.npz"], "must be finite numbers"),
         (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "0,1", "-o", "p.npz"], "--mean has 2 numbers"),
         (["predict", "torch.nn:Identity@w.bin", "--data", "digits", "-o", "p.npz"], "w.bin: no such file"),
     ],
