@@ -55,7 +55,8 @@ def hardness(request: Request) -> Probed:
         }
         return record, {"learned": found.learned, "largest_logit": found.largest_logit, "index": found.index}
 
-    settings = {"splits": list(request.splits), "items": [items_hash(request.part(split)) for split in others]}
+    settings: dict[str, Any] = {"splits": list(request.splits)}
+    settings["items"] = [items_hash(request.part(split)) for split in others]
     settings["epochs"] = [[path.name for path in visible(folder, "epochs/*")] for folder in folders.values()]
     return side_by_side(request, "hardness", settings, measure, panel)
 
