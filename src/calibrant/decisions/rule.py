@@ -92,6 +92,11 @@ class Rule(Shown):
         raise TypeError(f"{type(self).__name__} must define formula")
 
     @property
+    def grouped(self) -> bool:
+        """Whether the promise is about groups of items. Rules of version 0.2 do not say, and theirs is about items."""
+        return bool(self.record.certificate.get("grouped"))
+
+    @property
     def abstain(self) -> int:
         """The index of the action that hands an item to a person; −1 if there is none."""
         return -1
