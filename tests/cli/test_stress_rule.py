@@ -94,7 +94,7 @@ def test_a_rule_that_does_not_fit_is_one_line(
     grouped = tmp_path / "grouped.npz"
     np.savez(grouped, **held | {"group": np.arange(len(held["labels"])) % 2})
     assert call(capsys, "decide", grouped, "--accept", 0.5, "--by", "group", "-o", tmp_path / "groups")[0] == 0
-    for folder, word in (("three", "chosen for 3 classes"), ("groups", "by group"), ("none", "none")):
+    for folder, word in (("three", "chosen for 3 classes"), ("groups", "by group"), ("none", "with a decision rule")):
         out = tmp_path / "out"
         code, _, err = call(capsys, "stress", trained, "-o", out, *FEW, "--rule", tmp_path / folder)
         assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out.exists()
@@ -134,7 +134,7 @@ def test_a_promise_about_groups_has_no_verdict_on_items() -> None:
         Cell("frequency", "band", 3): {"logits": -z[1000:], "labels": y[1000:]},
     }
     found = RuleUnderShift.of(calibrant.decide(chosen_on, accuracy=0.85), cells, raw=True)
-    assert "measured on items and not on groups, so without a verdict on the promise of 85%" in found.sentence()
+    assert "measured on items instead of groups, so without a verdict on the promise of 85%" in found.sentence()
     assert "contradicts" not in found.sentence() and "broken" not in found.sentence()
     assert [cell["broken"] for cell in found.to_dict()["cells"].values()] == [None, None]
 

@@ -152,6 +152,10 @@ def test_cifar_binaries(tmp_path: Path, name: str) -> None:
         load(name, root=tmp_path)
 
 
+def test_bundled_data_need_no_root(tmp_path: Path) -> None:
+    assert load("digits", root=tmp_path / "nowhere").splits[Split.TEST].n == load("digits").splits[Split.TEST].n
+
+
 def test_missing_files_say_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
     with pytest.raises(FileError, match=r"set CALIBRANT_DATA or pass root=.*cifar10/labels\.npz.*cifar-10-batches-py"):

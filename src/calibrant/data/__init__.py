@@ -152,7 +152,7 @@ def _find(spec: DatasetSpec, root: str | Path | None) -> Raw:
     for layout in spec.layouts:
         missing = [name for name in layout.files if not (under and (under / name).exists())]
         if not missing:
-            place = under or Path()
+            place = under if under and layout.files else Path()  # bundled data need no root
             with readable(place.joinpath(*layout.files[:1]), f"a file of {spec.name}"):
                 raw = layout.read(place)
             check_files(raw, spec)
