@@ -127,8 +127,8 @@ class Rule(Shown):
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin saves the map from hashing the logits, which only a report needs
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        unknown = z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu()  # amax is NaN if any logit is
-        return found.without(unknown, self.abstain)
+        unknown = z.amax(-1).isnan()  # amax is NaN if any logit is
+        return found.without((unknown if z.ndim == 2 else unknown.any(0)).cpu(), self.abstain)
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions that the map has not been applied to."""

@@ -65,7 +65,7 @@ class Threshold(Rule):
     def decide(self, p: Predictions) -> Decisions:
         scores = reduce(p, classwise=False)
         known = len(self.threshold)
-        if self.by == "class" and int(scores.predicted.max()) >= known:  # possible for a top-1 set only
+        if self.by == "class" and bool((scores.predicted >= known).any()):  # possible for a top-1 set only
             raise InputError(
                 f"{p.source or 'these predictions'}: class {int(scores.predicted.max())} was not among the {known} "
                 "that the rule was chosen on; choose the rule on items of that class too"
