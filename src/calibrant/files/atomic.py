@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, disk_full
 from calibrant.files.locks import take
 from calibrant.files.outputs import FILE, Kind, check_target
 
@@ -139,6 +139,10 @@ def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
         os.close(handle)  # another process swept it before it was locked
     try:
         yield temporary
+    except OSError as error:
+        if not disk_full(error):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error  # the temporary name says little
     finally:
         _remove(temporary)  # after an exchange, the old content
         os.close(handle)
