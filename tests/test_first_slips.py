@@ -133,7 +133,7 @@ COMMANDS = {
     "audit good.csv --by hospital": "no column 'hospital' for group; columns found: label, prob_0, prob_1\n",
     "audit good.csv --plan 0.02 --no-intervals": "--plan needs intervals; leave out --no-intervals",
     "predict good.csv -o p.npz": "timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]\n",  # no suggestion
-    "predict torch.nn:Linear --data digits -o p.npz": "is called without arguments: missing a required argument",
+    "predict torch.nn:Linear --data digits -o p.npz": "called without arguments, failed with TypeError",
 }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -169,6 +170,17 @@ def suggest_names(module: str) -> None:
         raise no_attribute(module, name, here.__all__)
 
     vars(here)["__getattr__"] = missing  # with a defined `__getattr__`, type checkers would accept any name
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Turn whatever error the user's own code raises inside into an `InputError` that names it."""
+    try:
+        yield
+    except CalibrantError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} failed with {type(error).__name__}: {error}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

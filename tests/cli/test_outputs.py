@@ -201,3 +201,12 @@ def test_a_full_disk_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.
         said = capsys.readouterr().err
         assert code == 1 and said.count("\n") == 1 and "too large" in said, said
         assert sorted(p.name for p in tmp_path.iterdir()) == ["cal.npz", "map"]
+
+
+@pytest.mark.parametrize("words", [["demo"], ["stress", "no.such:model"], ["probe", "no.such:model"]])
+def test_a_folder_that_grows_needs_permission_before_a_model_is_loaded(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may everything
+    assert run([*words, "-o", str(tmp_path / "new" / "out")]) == 2
+    assert f"no permission to write in {tmp_path}; name another folder" in capsys.readouterr().err

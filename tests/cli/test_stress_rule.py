@@ -94,7 +94,7 @@ def test_a_rule_that_does_not_fit_is_one_line(
     grouped = tmp_path / "grouped.npz"
     np.savez(grouped, **held | {"group": np.arange(len(held["labels"])) % 2})
     assert call(capsys, "decide", grouped, "--accept", 0.5, "--by", "group", "-o", tmp_path / "groups")[0] == 0
-    for folder, word in (("three", "chosen for 3 classes"), ("groups", "by group"), ("none", "none")):
+    for folder, word in (("three", "chosen for 3 classes"), ("groups", "by group"), ("none", "with a decision rule")):
         out = tmp_path / "out"
         code, _, err = call(capsys, "stress", trained, "-o", out, *FEW, "--rule", tmp_path / folder)
         assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out.exists()

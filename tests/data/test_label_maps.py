@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 
 from calibrant.data import Augment, Batches, load
 from calibrant.data.image_arrays import load_file
-from calibrant.data.label_maps import as_map, check_common_mark, mark_ignored
+from calibrant.data.items import as_map
+from calibrant.data.label_maps import check_common_mark, mark_ignored
 from calibrant.errors import FileError, InputError
 from tests.data.test_torch_dataset import Items
 

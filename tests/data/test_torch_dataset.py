@@ -144,14 +144,14 @@ def test_errors_in_the_users_code_name_it(tmp_path: Path, monkeypatch: pytest.Mo
                 raise OSError("three.png is missing")
             return super().__getitem__(place)
 
-    with pytest.raises(InputError, match=r"item 3 of the train data set: OSError: three\.png is missing"):
+    with pytest.raises(InputError, match=r"item 3 of the train data set failed with OSError: three\.png is missing"):
         load(Failing([(torch.zeros(2), 0)] * 5))
     with pytest.raises(InputError, match=r"3 arrays; pass a pair \(x, y\)"):
         load((1, 2, 3))  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "failing_set.py").write_text("def make(): return {}['key']\n")
     (tmp_path / "failing_module.py").write_text("1 / 0\n")
-    with pytest.raises(InputError, match=r"data 'failing_set:make': make\(\) failed with KeyError: 'key'"):
+    with pytest.raises(InputError, match=r"make\(\), called without arguments, failed with KeyError: 'key'"):
         load("failing_set:make")
-    with pytest.raises(InputError, match="cannot import 'failing_module'.*division by zero"):
+    with pytest.raises(InputError, match="importing 'failing_module'.*division by zero"):
         load("failing_module:make")

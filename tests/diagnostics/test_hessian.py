@@ -368,6 +368,9 @@ def test_bad_input() -> None:
         hessian_spectrum(network(), (X, Y[:5]))
     with pytest.raises(InputError, match="chunk=0"):
         hessian_spectrum(network(), (X, Y), chunk=0)
+    for label in (99, -1):
+        with pytest.raises(InputError, match=f"label {label}; the classes of the model are 0 … "):
+            hessian_spectrum(network(), (X, torch.full_like(Y, label)))
     with pytest.raises(InputError, match=r"torch.bfloat16 keeps too few digits for curvature; pass model.float\(\)"):
         hessian_spectrum(network().bfloat16(), (X.bfloat16(), Y))
     with pytest.raises(KeyError, match="did you mean 'gauss_newton'"):

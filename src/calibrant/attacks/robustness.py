@@ -32,7 +32,6 @@ from calibrant.attacks.networks import predictor_device, weights_hash
 from calibrant.attacks.settings import whole_number
 from calibrant.attacks.store import Store, open_store
 from calibrant.data.batches import Batches
-from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError, NoGradientError, unknown
 from calibrant.files.hashed import tensor_hash
 from calibrant.functional.tensors import as_tensor
@@ -143,10 +142,7 @@ def _chunk(device: str, x: Tensor | Batches) -> int:
 
 def _numbers(x: Tensor | Batches) -> int:
     """Return the numbers per item. The items of a Dataset may differ in size; the first one counts."""
-    if isinstance(x, Tensor):
-        return max(1, x[0].numel())
-    part, place = x.part, int(x.part.index[0])
-    return max(1, (part.x[0] if part.items is None else as_item(part.items[place], place)[0]).numel())
+    return max(1, (x[:1] if isinstance(x, Tensor) else x.part.inputs(slice(1))).numel())
 
 
 def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:

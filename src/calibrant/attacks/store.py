@@ -17,9 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, hashed, safetensors
-from calibrant.files.arrays import Content
-from calibrant.files.hashed import tensor_hash
+from calibrant.files import atomic, hashed, outputs
 from calibrant.files.paths import visible
 from calibrant.types import SCHEMA
 
@@ -51,28 +49,20 @@ class Store:
         path = self._path(number)
         if not path.is_file():
             return None
-        try:
-            held = safetensors.read(path)
-            distance: Tensor = held.load("distance")
-        except FileError as error:
-            raise FileError(f"{path}: truncated or edited; remove it, and its items are measured again") from error
-        if held.meta.get("sha256") not in (None, tensor_hash(distance)):
-            raise FileError(f"{path}: edited, its hash does not match; remove it, and its items are measured again")
-        if held.meta.get("data") != data:
+        held, head = hashed.read_tensors(path, "remove it, and its items are measured again")
+        if head.get("data") != data:
             raise InputError(
                 f"{path} holds distances of other data (another data set, split, order or normalisation); "
                 "choose another store or remove this one"
             )
-        return distance
+        return held["distance"]
 
     def put(self, number: int, data: str, distance: Tensor) -> None:
         """Write a chunk, and the header before the first one, so that a refused input leaves nothing behind."""
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
-        meta = {"data": data, "sha256": tensor_hash(distance)}
-        with atomic.file(self._path(number)) as path:
-            safetensors.write(path, Content({"distance": distance.contiguous()}, {}, meta))
+        hashed.write_tensors(self._path(number), {"distance": distance}, {"data": data})
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05d}.safetensors"
@@ -83,7 +73,7 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     folder = Path(folder)
     path = folder / HEADER
     if not path.is_file():
-        atomic.check_place(folder, "store distances in")
+        outputs.check_place(folder, "store distances in")
         if visible(folder):
             raise InputError(f"{folder} holds something other than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})

@@ -73,7 +73,7 @@ def run(
     """Measure every cell that is not in the store."""
     from calibrant.bench.place import Place
     from calibrant.bench.run import run as run_steps
-    from calibrant.files.atomic import check_place
+    from calibrant.files.outputs import check_place
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 

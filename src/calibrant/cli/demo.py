@@ -20,7 +20,7 @@ from calibrant import files
 from calibrant.cli.console import block_json
 from calibrant.cli.options import Json
 from calibrant.display import HEADLINE
-from calibrant.files import atomic, outputs
+from calibrant.files import outputs
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit
@@ -70,7 +70,6 @@ def demo(
     from calibrant.report import html
 
     outputs.check((out, outputs.DEMO))
-    atomic.check_place(out, "write the demo to with -o")
     found = [pipeline(name, recipe, out, seed, as_json) for name, recipe in TRAININGS.items()]
     first = found[0]
     written = {

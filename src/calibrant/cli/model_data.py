@@ -6,7 +6,6 @@ the model states one, its image size. Where a verb can use them, labels may be m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import say
-from calibrant.cli.options import DataRoot
+from calibrant.cli.options import DataRoot, numbers
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -139,12 +138,7 @@ def moment(text: str | None, option: str) -> Moment | str:
     """The value of `--mean` or `--std`: numbers separated by commas, or `own`."""
     if text is None or text == OWN:
         return text
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} {text!r} is not numbers separated by commas, nor 'own'") from None
-    if not all(math.isfinite(value) for value in found):
-        raise InputError(f"{option} {text!r}: every number must be finite")
+    found = tuple(numbers(text, option, float, ", or 'own'"))
     if option == "--std" and min(found) <= 0:
         raise InputError(f"--std {text!r}: images are divided by it, so every number must be greater than 0")
     return found
@@ -152,15 +146,13 @@ def moment(text: str | None, option: str) -> Moment | str:
 
 def check_channels(asked: tuple[Moment | str, Moment | str], data: Data, part: Part) -> None:
     """Refuse `--mean` and `--std` unless they have one number, or one per channel."""
-    from calibrant.data.torch_dataset import as_item
-
-    for option, numbers in zip(("--mean", "--std"), asked, strict=True):
-        if numbers is None or isinstance(numbers, str):
+    for option, found in zip(("--mean", "--std"), asked, strict=True):
+        if found is None or isinstance(found, str):
             continue
-        shape = data.shape if part.items is None or data.shape else as_item(part.items[0], 0)[0].shape
+        shape = data.shape or part.inputs(slice(1)).shape[1:]
         channels = shape[0] if shape else 1  # of the first item, if sizes differ; single numbers have no axis
-        if len(numbers) not in (1, channels):
-            raise InputError(f"{option} has {len(numbers)} numbers; {data.name} has {channels} channel(s)")
+        if len(found) not in (1, channels):
+            raise InputError(f"{option} has {len(found)} numbers; {data.name} has {channels} channel(s)")
 
 
 def normalisation_of(

@@ -7,15 +7,18 @@ A parameter of a verb may be a record: a frozen dataclass whose fields are optio
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from calibrant.errors import InputError
+
+Number = TypeVar("Number", int, float)
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 Html = Annotated[Path | None, typer.Option(help="write an HTML report to this file")]
@@ -42,6 +45,18 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 def separated(text: str) -> list[str]:
     """The words between commas, each once."""
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def numbers(text: str, option: str, kind: Callable[[str], Number], instead: str = "") -> list[Number]:
+    """The finite numbers between commas; `kind` is int or float, and `instead` is what else the error suggests."""
+    try:
+        found = [kind(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        found = []
+    if not found or not all(-math.inf < number < math.inf for number in found):
+        called = "whole" if kind is int else "finite"
+        raise InputError(f"{option} {text!r} must be {called} numbers separated by commas{instead}")
+    return found
 
 
 def metric_names(text: str | None) -> list[str] | None:

@@ -23,7 +23,7 @@ from calibrant.cli.options import Device, Html, Json, separated
 from calibrant.cli.probes import PROBES
 from calibrant.cli.probes.request import Settings, resolved
 from calibrant.errors import InputError, NotApplicableError, unknown
-from calibrant.files import atomic, outputs
+from calibrant.files import outputs
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ def probe(
             raise unknown("probe", name, PROBES)
     if not names:
         raise InputError(f"--what is empty; pass one of {', '.join(PROBES)}")
-    if out is not None:
-        atomic.check_place(out, "keep the results in with -o")
     outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), inputs.data])
     options = settings.checked()
     request = resolved(names, models, runs or [], split, limit, inputs, out, device, options)

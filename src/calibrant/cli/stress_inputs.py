@@ -11,7 +11,7 @@ import typer
 
 from calibrant.cli.ensemble_options import Ensembling
 from calibrant.cli.model_data import Inputs, Setting, is_arrays, load_setting
-from calibrant.cli.options import separated
+from calibrant.cli.options import numbers, separated
 from calibrant.errors import FileError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Suite:
             raise unknown("subset of corruptions", self.subset, SUBSETS)
         made_here = self.corruptions is None
         types = tuple(separated(self.types)) if self.types is not None else SUBSETS[self.subset] if made_here else None
-        return chosen(self.suite, types, levels(self.severities), self.natural or (), made_here=made_here)
+        severities = tuple(numbers(self.severities, "--severities", int))
+        return chosen(self.suite, types, severities, self.natural or (), made_here=made_here)
 
 
 def load_model(models: Sequence[str], inputs: Inputs, device: str) -> Setting:
@@ -96,13 +97,6 @@ def subject_of(setting: Setting, ensembling: Ensembling, *, fit_on: str, batch: 
     if predictor is None:
         predictor = setting.networks[0] if len(setting.networks) == 1 else DeepEnsemble(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
-
-
-def levels(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise InputError(f"--severities {text!r} is not whole numbers separated by commas, e.g. 1,3,5") from None
 
 
 def material_of(

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant.data.items import stacked
 from calibrant.data.label_maps import IGNORED
 from calibrant.data.records import Part
-from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 
 SHOWN = 4
@@ -159,12 +159,12 @@ class Batches:
         batches = [places[span].tolist() for span in spans]
         from torch.utils.data import DataLoader
 
-        return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=_stack)
+        return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=stacked)
 
 
 def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float] | None) -> str:
     """A description of what `Batches` do to the inputs of a part."""
-    dtype = (part.x if part.items is None else as_item(part.items[int(part.index[0])], 0)[0]).dtype
+    dtype = part.inputs(slice(1)).dtype
     if dtype == torch.long:
         return "as they are (numbers of tokens)"
     parts = ["divided by 255"] if dtype == torch.uint8 else []
@@ -195,12 +195,3 @@ def _crop(
     else:
         x = windows.permute(0, 2, 3, 1, 4, 5)[items, down, right]
     return torch.where((flip == 1)[:, None, None, None], x.flip(2 if channels_last else 3), x)
-
-
-def _stack(items: list[Any]) -> Tensor:
-    inputs = [as_item(item, place)[0] for place, item in enumerate(items)]
-    shapes = {tuple(x.shape) for x in inputs}
-    if len(shapes) > 1:
-        shown = ", ".join(str(shape) for shape in sorted(shapes)[:3])
-        raise InputError(f"one batch has items of sizes {shown}; resize in the Dataset or use batch_size=1 (--batch)")
-    return torch.stack(inputs)

@@ -7,30 +7,19 @@ name in a file (a run, a recipe, a map) is data: `calibrant.data.stored_name` re
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import CalibrantError, InputError
+from calibrant.errors import InputError, users_code
 
 
 def call_factory(module: str, name: str, what: str) -> Any:
     """Import the factory and return what it returns. An error in the user's code names the factory."""
     factory = find_factory(module, name, what)
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
-        raise InputError(f"the {what} is called without arguments: {error}; give it a default") from error
-    except ValueError:  # code in C may have no signature
-        pass
-    try:
+    with users_code(f"{what}: {name}(), called without arguments,"):
         return factory()
-    except CalibrantError:
-        raise
-    except Exception as error:
-        raise InputError(f"{what}: {name}() failed with {type(error).__name__}: {error}") from error
 
 
 def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
@@ -38,9 +27,8 @@ def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        loaded = importlib.import_module(module)
-    except Exception as error:  # no such module, or an error in the user's code
-        raise InputError(f"cannot import {module!r} of the {what}: {error}") from error
+        with users_code(f"importing {module!r} of the {what}"):
+            loaded = importlib.import_module(module)
     finally:
         sys.path.remove(here)
     factory: Callable[..., Any] | None = getattr(loaded, name, None)

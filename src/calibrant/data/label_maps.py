@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,26 +22,6 @@ IGNORED = -1
 MARKS = (IGNORED, -100)
 COMMON = 255
 """Marks pixels without a class in many published sets; here only if the user says so."""
-
-
-def as_map(label: Any) -> Tensor | None:
-    """A map of labels [H, W] from a tensor, an array or a PIL image, also of shape [1, H, W]; None if it is no map."""
-    try:
-        values = label if isinstance(label, Tensor) else torch.as_tensor(_native(np.array(label)))
-    except (TypeError, ValueError, RuntimeError):  # a text, ragged lists
-        return None
-    values = values[0] if values.ndim == 3 and len(values) == 1 else values
-    if values.ndim != 2 or values.is_complex() or values.numel() < 2:
-        return None
-    found = values.long()
-    if values.dtype == torch.uint64 and bool((found < 0).any()):
-        return None  # beyond 63 bits: they would become negative, and so marks
-    return None if values.is_floating_point() and bool((found != values).any()) else found
-
-
-def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The values in this machine's byte order, the only one that torch accepts."""
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def mark_ignored(y: Tensor, ignore_index: int | None, where: str) -> Tensor:

@@ -19,7 +19,6 @@ from calibrant.data import DATASETS, data_root, load
 from calibrant.data.image_arrays import read_images
 from calibrant.data.records import Data
 from calibrant.data.subsets import complement, split_name
-from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 from calibrant.types import Split
 
@@ -95,8 +94,7 @@ def _decoded(name: str, shape: Sequence[int], n: int) -> OODImages:
     parts = load(name, shape=tuple(shape)).splits
     part = parts.get(Split.TEST) or next(iter(parts.values()))
     chosen = torch.arange(min(n, part.n)) * part.n // min(n, part.n)
-    x = torch.stack([as_item(part.items[int(i)], int(i))[0] for i in part.index[chosen]]) if part.items else part.x
-    return OODImages(name, *fit_shape(x[:n], shape))
+    return OODImages(name, *fit_shape(part.inputs(chosen), shape))
 
 
 def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.data.items import stacked
 from calibrant.errors import FileError, InputError
 from calibrant.types import Split
 
@@ -49,6 +50,12 @@ class Part:
         """The items at `chosen`, tagged as `split`; `index` still refers to the original items."""
         lazy = self.items is not None
         return Part(self.x if lazy else self.x[chosen], self.y[chosen], self.index[chosen], split, self.items)
+
+    def inputs(self, chosen: Tensor | slice) -> Tensor:
+        """The inputs of the items at `chosen`, stacked; items that stay in their Dataset are read from it."""
+        if self.items is None:
+            return self.x[chosen]
+        return stacked(self.items[int(i)] for i in self.index[chosen])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from calibrant.data.factory import call_factory
-from calibrant.data.label_maps import as_map
+from calibrant.data.items import as_item
 from calibrant.data.records import Part
-from calibrant.errors import CalibrantError, InputError, unknown
+from calibrant.errors import InputError, unknown, users_code
 from calibrant.functional import tensors
 from calibrant.types import Split
 
-LONG = 60  # characters of a label that an error shows
 QUIET_BELOW = 5000
 """Data sets smaller than this are converted without a progress bar."""
 
@@ -66,12 +64,8 @@ def convert(dataset: Given, split: Split) -> Part:
     inputs: list[Tensor] = []
     equal = True
     for i in _progress(n, split):
-        try:
+        with users_code(f"reading item {i} of the {split} data set"):
             item = dataset[i]
-        except CalibrantError:
-            raise
-        except Exception as error:  # the user's code
-            raise InputError(f"item {i} of the {split} data set: {type(error).__name__}: {error}") from error
         x, y = as_item(item, i)
         _alike(y, labels[0] if labels else y, i, split)
         equal = equal and x.shape == (inputs[0].shape if inputs else x.shape)
@@ -99,49 +93,6 @@ def _alike(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> No
     here, there = (f"a map of {tuple(v.shape)}" if isinstance(v, Tensor) else "one class number" for v in (y, first))
     if here != there:
         raise InputError(f"{split}: the label of item {place} is {here}, that of item 0 {there}; make them alike")
-
-
-def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
-    """One item of a Dataset as a tensor and a class number or a map of class numbers."""
-    if not isinstance(item, (tuple, list)) or len(item) < 2:
-        raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
-    x = as_tensor(item[0])
-    label: int | Tensor
-    if (found := as_map(item[1])) is not None:
-        return x, found
-    try:
-        label = int(item[1])
-        whole = bool(label == item[1]) and label >= 0
-    except (TypeError, ValueError, RuntimeError):  # a vector, a text
-        whole = False
-    if not whole:
-        raise InputError(
-            f"item {place} has the label {_shown(item[1])}; a label is the number of a class, 0, 1, …, "
-            "or a map of such numbers [H, W]"
-        )
-    return x, label
-
-
-def _shown(label: Any) -> str:
-    """The label on one line, shortened if it is long."""
-    if isinstance(label, (Tensor, np.ndarray)) and label.ndim > 1:
-        return f"{type(label).__name__} of shape {tuple(label.shape)}, {label.dtype}"
-    text = " ".join(repr(label).split())
-    return text if len(text) <= LONG else text[:LONG] + " …"
-
-
-def as_tensor(x: Any) -> Tensor:
-    """One input as a tensor: an image as [C, H, W], floats as float32."""
-    if isinstance(x, Tensor):
-        out = x
-    elif hasattr(x, "convert"):  # a PIL image: height, width, channels
-        pixels = torch.from_numpy(np.array(x))
-        out = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    else:
-        out = torch.as_tensor(np.asarray(x))
-    out = out.unsqueeze(0) if out.ndim == 2 else out
-    numbers = out.dtype == torch.long and out.ndim > 1  # only vectors of int64 are tokens
-    return out.float() if numbers or out.dtype in (torch.float64, torch.float16, torch.bfloat16) else out
 
 
 def _progress(n: int, split: Split) -> Any:

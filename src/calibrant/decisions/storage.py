@@ -13,7 +13,9 @@ from calibrant.files import outputs, tensor_folder
 from calibrant.posthoc import storage
 from calibrant.posthoc.map import FittedMap
 
-LAYOUT = tensor_folder.Layout("rule", outputs.RULE, version=1, again="choose the rule again")
+LAYOUT = tensor_folder.Layout(
+    "rule", outputs.RULE, version=1, again="choose the rule again", command="calibrant decide"
+)
 MAP = "map."
 
 
@@ -32,8 +34,13 @@ def save(rule: Rule, folder: str | PathLike[str]) -> Path:
 def load(folder: str | PathLike[str]) -> FittedMap | Rule:
     """Read the fitted map or the rule of a folder and check it against its hashes."""
     path = Path(folder)
-    if not ((path / LAYOUT.header).exists() or (path / LAYOUT.tensors).exists()):
-        return storage.load(path)
+    return load_rule(path) if tensor_folder.holds(LAYOUT, path) else storage.load(path)
+
+
+def load_rule(folder: str | PathLike[str]) -> Rule:
+    """Read the rule of a folder; a fitted map is refused."""
+    path = Path(folder)
+    tensor_folder.check(LAYOUT, path)
     header, tensors = tensor_folder.read(LAYOUT, path)
     from calibrant.decisions import RULES
 
@@ -54,11 +61,3 @@ def load(folder: str | PathLike[str]) -> FittedMap | Rule:
         raise MapError(
             f"{path / LAYOUT.header} does not describe a rule of this version ({error}); {LAYOUT.again}"
         ) from error
-
-
-def load_rule(folder: str | PathLike[str]) -> Rule:
-    """Read the rule of a folder; a fitted map is refused."""
-    found = load(folder)
-    if not isinstance(found, Rule):
-        raise MapError(f"{folder} holds a fitted map, not a rule; `calibrant decide … -o RULE/` makes one")
-    return found

@@ -28,13 +28,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from calibrant.diagnostics.batches import labelled
+from calibrant.diagnostics.batches import class_logits, labelled
 from calibrant.diagnostics.curvature_products import KINDS, Product, gradient, twice_differentiable
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating, positive
 from calibrant.ensembles.perturbation import select
 from calibrant.errors import InputError, out_of_memory, unknown
-from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.nn.smoothing import reference
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -109,7 +108,7 @@ class Curvature:
         with self._passes() as network:
             for args, kwargs, y in self._chunks():
                 with torch.enable_grad():
-                    found = gradient(_scalar(self.loss(class_logits(network, args, kwargs), y)), self._thetas)
+                    found = gradient(_scalar(self.loss(class_logits(network, args, kwargs, y), y)), self._thetas)
                 total += self._flat(found) * (len(y) / self.items)
         return total
 
@@ -141,7 +140,7 @@ class Curvature:
 
     def _build(self, network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Product:
         with torch.enable_grad():
-            logits = class_logits(network, args, kwargs)
+            logits = class_logits(network, args, kwargs, y)
             return KINDS[self.kind](logits, lambda z: _scalar(self.loss(z, y)), self._thetas)
 
     @contextmanager
@@ -156,12 +155,6 @@ class Curvature:
             full_precision(),  # last: inside it, torch refuses to read its older flags, which `member` does
         ):
             yield network
-
-
-def class_logits(network: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    """Return the logits of a batch; a network with one output gets two classes."""
-    raw = logits_of(network(*args, **kwargs))
-    return both_classes(raw) if raw.ndim < 3 else raw
 
 
 def _scalar(loss: Tensor) -> Tensor:

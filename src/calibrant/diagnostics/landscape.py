@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.diagnostics.batches import each_batch, labelled
-from calibrant.diagnostics.curvature import Loss, class_logits
+from calibrant.diagnostics.batches import class_logits, each_batch, labelled
+from calibrant.diagnostics.curvature import Loss
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
 from calibrant.ensembles.perturbation import rewritten
@@ -145,7 +145,7 @@ def loss_landscape(
 def _losses(member: AbstractContextManager[Network], batches: list[Any], loss: Loss) -> Tensor:
     """Return the loss of each batch; NaN becomes infinite, because NaN marks a row that is not done yet."""
     with member as network:
-        found = [loss(class_logits(network, args, kwargs), y).mean() for args, kwargs, y in batches]
+        found = [loss(class_logits(network, args, kwargs, y), y).mean() for args, kwargs, y in batches]
     return torch.nan_to_num(torch.stack(found).double().cpu(), nan=torch.inf)
 
 

@@ -18,8 +18,7 @@ from calibrant.ensembles.perturbation import Where
 from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.ensembles.sigma_search import Certificate
 from calibrant.errors import MapError
-from calibrant.files import atomic, outputs
-from calibrant.files.paths import readable
+from calibrant.files import atomic, hashed, outputs
 from calibrant.types import jsonable
 
 VERSION = 1
@@ -39,9 +38,8 @@ def load(folder: str | Path, model: nn.Module) -> PEP:
     path = Path(folder) / "ensemble.json"
     if not path.exists():
         raise MapError(f"{folder} holds no ensemble.json; it was not written by save()")
-    with readable(path, "this JSON"):
-        body = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
+    body = hashed.table(path)
+    if body.pop("sha256", None) != _digest(body):
         raise MapError(f"{path} was edited or truncated (its hash does not match); save the ensemble again")
     if body["version"] > VERSION:
         raise MapError(f"{path} is of version {body['version']}, newer than {VERSION}; update calibrant")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calibrant.errors import FileError, disk_full
+from calibrant.errors import disk_full
 from calibrant.files.locks import take
 from calibrant.files.outputs import FILE, Kind, check_target
 
@@ -69,32 +69,6 @@ def folder(path: str | os.PathLike[str], kind: Kind) -> Iterator[Path]:
         check_target(target, kind)  # the work may have taken hours
         _replace(temporary, target)
         _sync(target.parent)
-
-
-def check_place(path: Path, purpose: str) -> None:
-    """Refuse a path that is not a folder, cannot be created or is not writable, before any work is done."""
-    there = _nearest(path)
-    if not there.is_dir():
-        raise FileError(f"{there} is a file; name a folder to {purpose}")
-    if not is_writable(there):
-        raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
-
-
-def is_writable(path: Path) -> bool:
-    """Whether the folder, or the nearest one above it that exists, may be written to."""
-    there = _nearest(path)
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-
-
-def _nearest(path: Path) -> Path:
-    """The folder, or the nearest one above it that exists and may be read."""
-    for place in (path, *path.absolute().parents):
-        try:
-            if place.exists():
-                return place
-        except PermissionError:  # the folder above may not be read
-            continue
-    return Path(path.absolute().anchor)
 
 
 def remove_leftovers(path: Path, names: str) -> None:

@@ -126,7 +126,9 @@ def check_target(target: Path, kind: Kind) -> None:
         raise FileError(
             f"cannot write {target.name[:40]}…: the name has more than {LONGEST} bytes; choose a shorter one"
         )
-    if not kind.grows:
+    if kind.grows:
+        check_place(target, f"keep {kind.called} in")
+    else:
         _check_parent(target, kind)
     try:
         mode = target.stat().st_mode
@@ -146,6 +148,32 @@ def check_target(target: Path, kind: Kind) -> None:
         raise FileError(f"{target} is a device or a pipe; name a file to write")
     elif target.stat().st_size and not kind.known(target):
         raise FileError(f"{target} exists and is not {kind.called}, so it is not replaced; name a new file")
+
+
+def check_place(path: Path, purpose: str) -> None:
+    """Refuse a path that is not a folder, cannot be created or is not writable, before any work is done."""
+    there = _nearest(path)
+    if not there.is_dir():
+        raise FileError(f"{there} is a file; name a folder to {purpose}")
+    if not is_writable(there):
+        raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
+
+
+def is_writable(path: Path) -> bool:
+    """Whether the folder, or the nearest one above it that exists, may be written to."""
+    there = _nearest(path)
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _nearest(path: Path) -> Path:
+    """The folder, or the nearest one above it that exists and may be read."""
+    for place in (path, *path.absolute().parents):
+        try:
+            if place.exists():
+                return place
+        except PermissionError:  # the folder above may not be read
+            continue
+    return Path(path.absolute().anchor)
 
 
 def kind_of(folder: Path) -> Kind | None:

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.errors import MapError
+from calibrant.errors import FileError, MapError
 from calibrant.files import atomic, hashed, outputs
-from calibrant.files.paths import readable
+from calibrant.files.paths import near, readable
 from calibrant.types import json_text, jsonable
 
 
@@ -29,6 +29,7 @@ class Layout:
     kind: outputs.Kind
     version: int  # a newer one is refused; older ones are read
     again: str
+    command: str  # that makes such a folder
 
     @property
     def tensors(self) -> str:
@@ -61,6 +62,33 @@ def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], 
         (temporary / layout.tensors).write_bytes(data)
         (temporary / layout.header).write_text(json_text(header), "utf-8")
     return path
+
+
+def holds(layout: Layout, path: Path) -> bool:
+    return (path / layout.header).exists() or (path / layout.tensors).exists()
+
+
+def check(layout: Layout, path: Path) -> None:
+    """Refuse a path that is no folder of this kind, and say how to read what it holds, or how to make one."""
+    called, makes = layout.kind.called, f"`{layout.command} … -o {layout.name.upper()}/` makes one"
+    if not path.exists():
+        remedy = near(path) or f"; make one with `{layout.command} … -o {path}`"
+        raise FileError(f"{path} is not a folder with {called}{remedy}")
+    if not path.is_dir():
+        raise FileError(f"{path} is a file, not a folder with {called}; {makes}")
+    if holds(layout, path):
+        return
+    found = outputs.kind_of(path)
+    readers = {
+        outputs.ENSEMBLE: f"read it with calibrant.PEP.load({str(path)!r}, model)",
+        outputs.RUN: f"read it with calibrant.training.load({str(path)!r}), or make one with "
+        f"`{layout.command} {path / 'calibration.npz'} … -o {layout.name.upper()}/`",
+        outputs.MAP: makes,
+        outputs.RULE: f"read it with calibrant.load({str(path)!r})",
+    }
+    if found in readers:
+        raise MapError(f"{path} holds {found.called}, not {called}; {readers[found]}")
+    raise MapError(f"{path} holds no {called.partition(' ')[2]}: {layout.header} is missing; {makes}")
 
 
 def read(layout: Layout, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

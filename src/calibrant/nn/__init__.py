@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import CalibrantError, InputError, suggest_names, unknown
+from calibrant.errors import CalibrantError, InputError, suggest_names, unknown, users_code
 from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.activations import relu6 as bounded_copy
 from calibrant.nn.antialias import BlurPool
@@ -143,11 +143,9 @@ def in_library(name: str) -> bool:
 
 
 def _own(name: str, make: Callable[..., nn.Module], options: Mapping[str, Any]) -> nn.Module:
-    try:
+    said = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    with users_code(f"network {name!r}, called with {said or 'no arguments'},"):
         model = make(**options)
-    except Exception as error:  # the user's code
-        said = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise InputError(f"network {name!r} cannot be made with {said or 'no arguments'}: {error}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"network {name!r} is {type(model).__name__}, not a torch.nn.Module")
     return model

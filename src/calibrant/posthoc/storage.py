@@ -14,12 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.errors import FileError, MapError
+from calibrant.errors import MapError
 from calibrant.files import outputs, tensor_folder
-from calibrant.files.paths import near
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap
 
-LAYOUT = tensor_folder.Layout("map", outputs.MAP, version=1, again="fit the map again")
+LAYOUT = tensor_folder.Layout("map", outputs.MAP, version=1, again="fit the map again", command="calibrant fit")
 TENSORS, HEADER = LAYOUT.tensors, LAYOUT.header
 
 
@@ -31,12 +30,7 @@ def save(fitted: FittedMap, folder: str | PathLike[str]) -> Path:
 def load(folder: str | PathLike[str]) -> FittedMap:
     """Read the map of a folder and check it against its hashes."""
     path = Path(folder)
-    if not path.is_dir():
-        if path.exists():
-            raise FileError(f"{path} is a file, not a folder with a fitted map; `calibrant fit … -o MAP/` makes one")
-        remedy = near(path) or f"; make one with `calibrant fit … -o {path}`"
-        raise FileError(f"{path} is not a folder with a fitted map{remedy}")
-    _is_a_map(path)
+    tensor_folder.check(LAYOUT, path)
     header, tensors = tensor_folder.read(LAYOUT, path)
     try:
         return build(header["map"], tensors, path)
@@ -71,22 +65,6 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
         )
     settings = {name: tuples(value) for name, value in described["settings"].items()}
     return MAPS[described["method"]].restore(tensors, settings, record)
-
-
-def _is_a_map(path: Path) -> None:
-    """Refuse a folder that holds something else, and say how to read that."""
-    if (path / HEADER).exists() or (path / TENSORS).exists():
-        return
-    found = outputs.kind_of(path)
-    readers = {
-        outputs.ENSEMBLE: f"calibrant.PEP.load({str(path)!r}, model)",
-        outputs.RUN: f"calibrant.training.load({str(path)!r}), or fit a map with "
-        f"`calibrant fit {path / 'calibration.npz'} -o MAP/`",
-        outputs.RULE: f"calibrant.load({str(path)!r})",
-    }
-    if found in readers:
-        raise MapError(f"{path} holds {found.called}, not a fitted map; read it with {readers[found]}")
-    raise MapError(f"{path} holds no fitted map: {HEADER} is missing; `calibrant fit … -o MAP/` makes one")
 
 
 def restored(said: Mapping[str, Any]) -> FitRecord:

@@ -27,7 +27,7 @@ from calibrant.attacks.store import EDITION
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files import atomic, hashed
+from calibrant.files import hashed, outputs
 from calibrant.files.paths import visible
 from calibrant.functional.pooling import pool
 from calibrant.training.environment import enough_threads
@@ -114,7 +114,7 @@ def choose_folder(
     members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
 ) -> Path:
     """The folder for distances: `beside` the attacked network, or `own` if that can neither hold nor give them."""
-    if atomic.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
+    if outputs.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
         return beside
     return own
 

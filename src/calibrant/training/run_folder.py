@@ -15,7 +15,7 @@ from torch import nn
 
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, hashed, locks, outputs
+from calibrant.files import hashed, locks, outputs
 from calibrant.files.paths import check_links, inside, visible
 from calibrant.provenance import command
 from calibrant.training import checkpoint
@@ -131,7 +131,6 @@ def chosen(folder: Path, which: str = "chosen") -> Path:
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Lock the folder of a run or a search. Refuse a folder that holds something else or that another process uses."""
-    atomic.check_place(folder, "keep the run in")
     outputs.check_target(folder, outputs.RUN)
     check_links(folder)
     with locks.alone_in(folder):

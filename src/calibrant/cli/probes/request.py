@@ -12,9 +12,9 @@ import typer
 
 from calibrant.cli.console import say
 from calibrant.cli.model_data import Inputs, data_name, device_of, model_data, normalisation_of, say_notes
-from calibrant.cli.options import separated
+from calibrant.cli.options import numbers, separated
 from calibrant.errors import InputError
-from calibrant.files import atomic
+from calibrant.files import outputs
 
 if TYPE_CHECKING:
     import torch
@@ -217,11 +217,8 @@ def _say_recipes(models: Sequence[str], found: Sequence[Reference]) -> None:
 
 def budgets(text: str) -> list[float]:
     """Return the numbers of --epsilon, each in 0 … 1."""
-    try:
-        found = [float(word) for word in separated(text)]
-    except ValueError:
-        raise InputError(f"--epsilon {text!r} is not numbers separated by commas, e.g. 0.01,0.03") from None
-    if not found or not all(0 <= value <= 1 for value in found):
+    found = list(dict.fromkeys(numbers(text, "--epsilon", float)))
+    if not all(0 <= value <= 1 for value in found):
         raise InputError(f"--epsilon {text!r}: budgets are of pixels, in 0 … 1")
     return found
 
@@ -234,7 +231,7 @@ def _check_store(
     from calibrant.types import Split
 
     folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
-    if atomic.is_writable(folder / ruler):
+    if outputs.is_writable(folder / ruler):
         return
     if distances.needs_attack(model.members, data, parts, folder, ruler=ruler, limit=limit):
-        atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it
+        outputs.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it

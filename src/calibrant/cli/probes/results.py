@@ -18,7 +18,7 @@ from calibrant.cli.console import say
 from calibrant.cli.probes.request import Request
 from calibrant.display import short_names
 from calibrant.ensembles.reference import Reference
-from calibrant.files import atomic, hashed
+from calibrant.files import hashed, outputs
 from calibrant.report.panels import Panel, Table
 from calibrant.report.terminal import text_table
 from calibrant.training.distances import network_hash
@@ -87,7 +87,7 @@ def _kept(
     own["network"] = network_hash(model.members)
     path = request.place(what) / f"{digest(jsonable(own))[:16]}.safetensors"
     if not path.is_file():
-        atomic.check_place(path.parent, "keep the results in with -o")
+        outputs.check_place(path.parent, "keep the results in with -o")
         if request.progress:
             say(f"{what}: {model.name}", err=True)
         record, tensors = measure(model)

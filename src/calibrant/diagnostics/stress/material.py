@@ -18,7 +18,6 @@ from calibrant.data.corruption_folder import CorruptionFolder, CorruptionImages
 from calibrant.data.image_folder import ImageFolder
 from calibrant.data.ood import OODImages
 from calibrant.data.records import Part
-from calibrant.data.torch_dataset import as_item
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import InputError
 from calibrant.shifts import PERTURBATIONS, corrupt, perturb
@@ -115,11 +114,7 @@ class Material:
         step = size or self.batch
         for start in range(0, part.n, step):
             span = slice(start, start + step)
-            if part.items is None:
-                x = part.x[span]
-            else:
-                x = torch.stack([as_item(part.items[int(i)], int(i))[0] for i in part.index[span]])
-            yield x.to(self.device), part.index[span].to(self.device)
+            yield part.inputs(span).to(self.device), part.index[span].to(self.device)
 
 
 def images_only(part: Part, name: str) -> Part:
