@@ -104,7 +104,8 @@ def make(
 ) -> Any:
     """The object that `choice` names, built from its options, `defaults`, and what the run knows.
 
-    An option must have the type that the signature says. Options that the run knows cannot be set."""
+    An option must have the type that the signature says, where that is a type of TOML. Options that the run knows
+    cannot be set."""
     if choice.name not in table:
         raise unknown(next(word for word in reversed(key.split(".")) if not word.isdigit()), choice.name, table)
     target = table[choice.name]
@@ -112,7 +113,7 @@ def make(
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     written = {CLASS_WEIGHTS if table is LOSSES and n == "weight" else n: n for n in names if n not in known}
     given = {name: value for name, value in defaults.items() if name in written}
-    hints = get_type_hints(target if is_dataclass(target) or not inspect.isclass(target) else target.__init__)
+    hints = _types(target)
     for option, value in choice.options.items():
         if option not in written:
             raise _unknown_option(key, choice.name, option, list(written))
@@ -131,6 +132,14 @@ def make(
             f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; pass How(handed=…)"
         )
     return target(**given)
+
+
+def _types(target: Any) -> dict[str, Any]:
+    """The types of the parameters; empty if they are not known when the program runs."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) and not is_dataclass(target) else target)
+    except (NameError, TypeError):  # a name that only type checkers import, or a `functools.partial`
+        return {}
 
 
 def _unknown_option(key: str, name: str, option: str, options: list[str]) -> CalibrantError:
