@@ -64,6 +64,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict src
+	@$(BIN)/mypy --explicit-package-bases tests/gpu
 
 # the peers get an environment of their own, so that what they ask for cannot change ours;
 # BENCH names the scripts: by default the one table of what needs no data (benchmarks/README.md lists all)

@@ -243,6 +243,15 @@ def test_names_of_a_top1_file(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(["compare", "top.npz", "top.npz", *keys, "--metrics", "ece", "--json"]) == 0
 
 
+def test_calibration_items_need_only_logits_and_labels(here: Path) -> None:
+    held = dict(np.load("a.npz"))
+    top = {"net__pred": held["logits"].argmax(1), "net__conf": np.full(len(held["labels"]), 0.5)}
+    np.savez("both.npz", **held, **top)
+    write(here / "c.npz", seed=1, split="calibration")
+    keys = ("--predicted-key", "net__pred", "--confidence-key", "net__conf")
+    assert run(["audit", "both.npz", *keys, "--calibration", "c.npz", "--no-intervals"]) == 0
+
+
 def test_a_path_that_the_system_refuses_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("no /proc, the folder in which not even root can make a file")

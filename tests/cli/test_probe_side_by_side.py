@@ -94,6 +94,16 @@ def test_the_hessian_is_that_of_the_training_loss(
     assert float(found.loss(p.log(), q)) == pytest.approx(float(by_hand), rel=1e-5)
 
 
+def test_hardness_of_other_items_is_measured_anew(runs: list[str], tmp_path: Path) -> None:
+    found = []
+    for limit in ("24", "60"):
+        words = ["probe", runs[0], "--what", "hardness", "--limit", limit, "-o", str(tmp_path / "out")]
+        assert run([*words, "--device", "cpu"]) == 0
+        record = json.loads((tmp_path / "out" / "probe.json").read_text())
+        found.append([e["ece"] for e in record["hardness"]["models"][0]["optimal_ece"]["test"]])
+    assert found[0] != found[1]
+
+
 def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[str, dict[str, object]]]) -> None:
     record = probed[1]
     hard = record["hardness"]["models"][0]  # type: ignore[index]

@@ -112,6 +112,7 @@ def test_camvid(tmp_path: Path) -> None:
                 scene(archive, f"{folder}/f{i}.webp", image, "WEBP")
                 scene(archive, f"{folder}annot/f{i}.png", label, "PNG")
     data = load("camvid", root=tmp_path)
+    assert data.shape == (3, 32, 32), "scenes of another size"
     assert {name: part.n for name, part in data.splits.items()} == dict.fromkeys(("train", "validation", "test"), 2)
     y = data["validation"].y[0].numpy()
     assert np.array_equal(y, np.where(label == 11, -1, label.astype(int)))

@@ -173,6 +173,15 @@ def test_the_model_and_the_generators_are_left_as_found() -> None:
     assert torch.equal(state, torch.get_rng_state()) and all(p.grad is None for p in model.parameters())
 
 
+def test_a_callers_autocast_does_not_take_digits() -> None:
+    model, batch = network().float(), (X.float(), Y)
+    exact = hessian_spectrum(model, batch).largest, hessian_density(model, batch, steps=6).nodes
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = hessian_spectrum(model, batch).largest, hessian_density(model, batch, steps=6).nodes
+        trace = hessian_trace(model, batch).value
+    assert all(map(torch.equal, inside, exact)) and trace == hessian_trace(model, batch).value
+
+
 def test_batch_norm_uses_its_statistics_and_dropout_one_mask_per_batch() -> None:
     normed = network(nn.BatchNorm1d(8), nn.Tanh())
     truth = torch.linalg.eigvalsh(dense_hessian(normed.eval(), X, Y))[-1]

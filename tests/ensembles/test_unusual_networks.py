@@ -88,6 +88,20 @@ def test_dropout_inside_attention_and_recurrence_is_active(network: type[nn.Modu
     torch.testing.assert_close(MCDropout(model, 1).members(WORDS), expected[:1], atol=1e-6, rtol=1e-5)
 
 
+def test_dropout_in_recurrence_switches_cudnn_off_and_leaves_its_other_flags() -> None:
+    """Also when convolutions and recurrent layers differ in TF32, which `torch.backends.cudnn.flags` refuses."""
+    model, cudnn, seen = Recurrent().eval(), torch.backends.cudnn, []
+    model.lstm.register_forward_pre_hook(lambda *_: seen.append((cudnn.enabled, cudnn.deterministic)))
+    conv: Any = cudnn.conv
+    before = cudnn.enabled, cudnn.deterministic, conv.fp32_precision
+    try:
+        cudnn.deterministic, conv.fp32_precision = True, "ieee"
+        MCDropout(model, 2).members(WORDS)
+        assert set(seen) == {(False, True)} and cudnn.enabled is before[0]
+    finally:
+        cudnn.enabled, cudnn.deterministic, conv.fp32_precision = before
+
+
 class Pixels(nn.Module):
     """A class for each pixel. The network states its class axis if the classes are last."""
 
@@ -241,6 +255,26 @@ def test_batches_of_keyword_inputs() -> None:
     torch.testing.assert_close(by_name, whole)
     torch.testing.assert_close(calibrant.predict(pep, batches).logits.double(), whole)
     assert pep.members(WORDS, attention_mask=mask).shape == (pep.size, 32, 4)
+
+
+class OfLists(nn.Module):
+    """Takes texts, or images of several sizes, in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.3), nn.Linear(1, 4)
+
+    def forward(self, items: list[Any]) -> Tensor:
+        sizes = [float(len(item) if isinstance(item, str) else item.sum()) for item in items]
+        return self.head(self.drop(torch.tensor(sizes)[:, None]))
+
+
+@pytest.mark.parametrize("items", [["a", "bc"], [torch.rand(3, 5, 5), torch.rand(3, 4, 6)]], ids=["texts", "images"])
+def test_batches_that_are_lists(items: list[Any]) -> None:
+    model = OfLists().eval()
+    for ensemble in (PEP(model, 0.0, 3), MCDropout(model, 3, p=0.0), DeepEnsemble([model] * 3)):
+        assert ensemble.members(items).shape == (3, 2, 4)
+        torch.testing.assert_close(ensemble(items), torch.log_softmax(model(items).detach().double(), -1))
 
 
 def test_an_autograd_graph_made_before_can_be_differentiated_after() -> None:

@@ -45,11 +45,11 @@ def network(seed: int = 0) -> nn.Module:
 def without_dropout(model: nn.Module) -> dict[str, Tensor]:
     """What does not depend on masks, which a GPU draws differently."""
     plain: Any = {"dropout": False}
-    spectrum = hessian_spectrum(model, BATCHES, k=2, vectors=True, weight_decay=0.01, **plain)
+    spectrum: Any = hessian_spectrum(model, BATCHES, k=2, vectors=True, weight_decay=0.01, **plain)
     power = hessian_spectrum(model, BATCHES, method="power", tol=1e-9, kind="gauss_newton", chunk=5, **plain)
     effect = pep_effect(model, BATCHES, probes=3)
     plane = plane_through(model, network(1).state_dict(), network(2).to(DEVICE).state_dict())
-    quiet = copy.deepcopy(model)
+    quiet: Any = copy.deepcopy(model)
     quiet[3].p = 0.0
     return {
         "spectrum": spectrum.eigenvalues,
@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_cpu() -> None:
     expected, found = without_dropout(network()), without_dropout(network().to(DEVICE))
     for name, value in found.items():
         assert value.device.type == "cpu", name
-        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5, msg=lambda said, n=name: f"{n}: {said}")
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5, msg=f"{name} differs")
 
 
 def test_with_masks_and_perturbations_generators_and_weights_are_left_as_found() -> None:
@@ -94,10 +94,14 @@ def test_with_masks_and_perturbations_generators_and_weights_are_left_as_found()
 def test_tf32_that_the_user_has_chosen_is_off_inside_and_on_again_afterwards() -> None:
     x, y = X.float(), Y
     exact = hessian_spectrum(network().float(), (x, y), dropout=False).largest
-    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "tf32"
+    backends: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
     try:
+        for backend in backends:
+            backend.fp32_precision = "tf32"
         found = hessian_spectrum(network().float().to(DEVICE), (x, y), dropout=False).largest
-        assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == "tf32"
+        assert all(backend.fp32_precision == "tf32" for backend in backends)
     finally:
-        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "none"
+        for backend, own in zip(backends, before, strict=True):
+            backend.fp32_precision = own
     torch.testing.assert_close(found, exact, atol=0, rtol=2e-5)

@@ -42,7 +42,7 @@ def test_members_are_those_of_the_plain_loop(half: bool, together: int | None, w
     with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
         got, expected = ensemble.members(x), looped(ensemble, x)
     (splits,) = ensemble._splits.values()
-    assert [s.trusted for s in splits.values() if s is not None] == [{together is None: True}]
+    assert [s.verified for s in splits.values() if s is not None] == [{together is None: True}]
     tolerance = 5e-2 if half else 5e-3
     torch.testing.assert_close(got.float(), expected.float(), atol=tolerance * float(expected.abs().max()), rtol=0)
     assert float((expected[0] - expected[1]).abs().max()) > 2 * tolerance * float(expected.abs().max())  # other masks

@@ -27,7 +27,7 @@ def test_processes_on_one_gpu_measure_what_one_process_does(tmp_path: Path) -> N
     shifted = replace(ROW, row="shifted", shifts=("corruptions",), ensembles=(Choice("dropout", {"members": 2}),))
     alone, beside = (Place(tmp_path / n, tmp_path / f"{n}-runs", How(device="cuda", quiet=True)) for n in "ab")
     first = run([ROW, shifted], [0, 1], 3, alone, InProcess())
-    second = run([ROW, shifted], [0, 1], 3, beside, LocalProcesses(2, beside=1, cuda=True))
+    second = run([ROW, shifted], [0, 1], 3, beside, LocalProcesses(2, cpu_only=1, cuda=True))
     assert not first.open and not second.open and len(first.cells) == 4
     for one, other in zip(first.cells, second.cells, strict=True):
         assert one.key == other.key and one.device == other.device != "cpu"

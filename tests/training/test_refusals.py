@@ -215,8 +215,9 @@ def changed(place: tuple[int, ...], value: float) -> torch.Tensor:
     ],
 )
 def test_inputs_that_cannot_be_used_are_found_before_training(tmp_path: Path, data: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        train(small(), tmp_path / "run", QUIET, data)
+    for given in (data, load(data)):
+        with pytest.raises(InputError, match=says):
+            train(small(), tmp_path / "run", QUIET, given)
     assert not (tmp_path / "run").exists()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -22,6 +23,9 @@ from calibrant.training import RECIPES, Recipe, read
 from calibrant.training.components import components, known_of, make
 from calibrant.training.recipe import digest
 from calibrant.training.settings import Choice, build, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def test_every_recipe_survives_json() -> None:
@@ -136,6 +140,19 @@ def test_options_are_checked_against_what_they_configure(choice: Choice, says: s
     with pytest.raises(CalibrantError) as caught:
         make(LOSSES, choice, "loss", {})
     assert says in str(caught.value)
+
+
+def own_penalty(names: list | None = None, by: Tensor | None = None) -> Any:  # type: ignore[type-arg]
+    return names
+
+
+def untyped_penalty(names: list | None = None) -> Any:  # type: ignore[type-arg]
+    return names
+
+
+@pytest.mark.parametrize("penalty", [own_penalty, untyped_penalty, functools.partial(untyped_penalty)])
+def test_types_that_are_unknown_or_not_of_toml_are_not_checked(penalty: Any) -> None:
+    assert make({"own": penalty}, Choice("own", {"names": ["b"]}), "penalties.0", {}) == ("b",)
 
 
 def test_a_missing_attack_is_an_error() -> None:

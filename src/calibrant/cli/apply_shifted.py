@@ -5,7 +5,7 @@ The rule states how sets are made and how often they must hold the truth. Their 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +62,7 @@ class Shift:
             raise InputError(
                 "--weights has a number for each row, but --ignore-index drops rows; remove them from the files first"
             )
-        known, p = replace(reading, labels=None).read(calibration), reading.read(new)
+        known, p = reading.read_calibration(calibration), reading.read(new)
         if p.logits is None:
             raise InputError(
                 f"{new}: sets need the probabilities of all classes, and this file has only the predicted ones"

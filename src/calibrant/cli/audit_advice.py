@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, 
         return None
     p, reading = found[0].predictions, found[0].reading
     assert p is not None
-    held = None if calibration is None else replace(reading, labels=None).read(calibration)
+    held = None if calibration is None else reading.read_calibration(calibration)
     return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
 
 

@@ -51,6 +51,10 @@ class Reading:
             ignore_index=self.ignore_index,
         )
 
+    def read_calibration(self, path: Path) -> Predictions:
+        """Predictions on the items to fit on: their file holds logits and labels, and may hold nothing else."""
+        return replace(self, labels=None, predicted_key=None, confidence_key=None).read(path)
+
     def read_new(self, path: Path) -> tuple[Predictions, bool]:
         """Predictions on items that may have no labels, and whether they have labels."""
         return files.read_new(

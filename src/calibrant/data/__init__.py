@@ -97,7 +97,9 @@ def load(
         if Split.TRAIN in raw.parts:
             usual = scaled(usual, raw.parts[Split.TRAIN].n / max(1, whole.parts[Split.TRAIN].n))
     splits = mark_parts(cut(raw.parts, {**usual, **(sizes or {})}, seed), ignore_index, name)
-    return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
+    first = next(iter(splits.values()))
+    size = spec.shape if first.items is not None else tuple(first.x.shape[1:])  # scenes may have another size
+    return Data(name_or_dataset, splits, classes, size, spec.mean, spec.std)
 
 
 def is_factory(name: str) -> bool:

@@ -152,7 +152,7 @@ class Curvature:
             reference(),
             sdpa_kernel(SDPBackend.MATH),
             _differentiable(self._thetas),
-            full_precision(),  # last: inside it, torch refuses to read its older flags, which `member` does
+            full_precision(),
         ):
             yield network
 
@@ -184,13 +184,14 @@ def _differentiable(thetas: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch TF32 off: its three digits would hide all but the largest eigenvalues."""
+    """Switch TF32 and a caller's autocast off: with three digits, all but the largest eigenvalues would be hidden."""
     backends: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
     before = [b.fp32_precision for b in backends]
     try:
         for b in backends:
             b.fp32_precision = "ieee"
-        yield
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
     finally:
         for b, was in zip(backends, before, strict=True):
             b.fp32_precision = was

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.diagnostics.batches import each_batch
-from calibrant.diagnostics.curvature import Curvature, Loss
+from calibrant.diagnostics.curvature import Curvature, Loss, full_precision
 from calibrant.ensembles.perturbation import Where, select
 from calibrant.errors import unknown, warn
 from calibrant.functional.krylov import TOLERANCE, Quadrature, lanczos, power_iteration, quadrature
@@ -43,6 +43,7 @@ class HessianSpectrum:
         return self.eigenvalues[:, 0]
 
 
+@full_precision()
 def hessian_spectrum(
     model: nn.Module,
     batches: Iterable[Any],
@@ -88,6 +89,7 @@ def hessian_spectrum(
     )
 
 
+@full_precision()
 def hessian_density(
     model: nn.Module, batches: Iterable[Any], *, steps: int = 80, probes: int = 4, seed: int = 0, **options: Any
 ) -> Quadrature:
@@ -100,6 +102,7 @@ def hessian_density(
     return quadrature(matrix, steps, probes, torch.Generator().manual_seed(seed))
 
 
+@full_precision()
 def hessian_trace(
     model: nn.Module, batches: Iterable[Any], *, products: int = 60, seed: int = 0, **options: Any
 ) -> Trace:

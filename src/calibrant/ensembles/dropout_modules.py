@@ -9,7 +9,7 @@ nor the `dropout_p` of `F.scaled_dot_product_attention`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,14 +122,17 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
     In eval mode an `nn.TransformerEncoderLayer` uses one fused kernel, which bypasses its own dropout modules. cuDNN's
     recurrent kernels keep their own state for the masks.
     """
-    fused = torch.backends.mha.get_fastpath_enabled()
-    recurrent = any(isinstance(m, nn.RNNBase) for m in found)
+    cudnn, mha = torch.backends.cudnn, torch.backends.mha
+    recurrent, enabled, fused = any(isinstance(m, nn.RNNBase) for m in found), cudnn.enabled, mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
-            yield
+        mha.set_fastpath_enabled(False)
+        if recurrent:  # `cudnn.flags` would also reset the user's other flags, and fails if only some layers have TF32
+            cudnn.enabled = False
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+        mha.set_fastpath_enabled(fused)
+        if recurrent:
+            cudnn.enabled = enabled
 
 
 class FunctionalDropouts(TorchFunctionMode):

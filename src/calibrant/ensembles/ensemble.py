@@ -11,7 +11,7 @@ pools over classes; a call moves them back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
@@ -174,7 +174,11 @@ class Ensemble(Shown):
 
 
 def items_in(inputs: Inputs) -> int:
-    """Return the number of items of a batch: the length of its first tensor."""
+    """Return the number of items of a batch: the length of a list (of texts, or of images of several sizes) that comes
+    first, else that of the first tensor."""
+    first = next(iter((*inputs[0], *inputs[1].values())), ())
+    if isinstance(first, Sized) and not isinstance(first, (Tensor, tuple, Mapping)):
+        return len(first)
     return next((len(t) for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.ndim), 0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -31,7 +31,7 @@ def convert(record: Any, prefix: str = "", unbounded: tuple[str, ...] = ()) -> N
     for field in fields(record):
         if not field.init:  # computed by the record itself
             continue
-        kinds, name, value = set(allowed[field.name]), prefix + field.name, getattr(record, field.name)
+        kinds, name, value = set(allowed.get(field.name, ())), prefix + field.name, getattr(record, field.name)
         if value is None and NoneType in kinds:
             continue
         kinds.discard(NoneType)
@@ -45,9 +45,17 @@ def convert(record: Any, prefix: str = "", unbounded: tuple[str, ...] = ()) -> N
         object.__setattr__(record, field.name, value)
 
 
+def types_of(target: Any) -> dict[str, Any]:
+    """The types of the settings of a record, or of the parameters of a function or class; empty if they are unknown."""
+    try:
+        return get_type_hints(target.__init__ if isinstance(target, type) and not is_dataclass(target) else target)
+    except (NameError, TypeError):  # a name that only type checkers import, or a `functools.partial`
+        return {}
+
+
 def kinds_of(record: type[Any]) -> dict[str, tuple[Any, ...]]:
     """Setting → the types that its annotation allows, such as float, NoneType or Literal[…]."""
-    hints = get_type_hints(record).items()
+    hints = types_of(record).items()
     return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
 
 

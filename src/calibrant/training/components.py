@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from calibrant.attacks import ATTACKS, Attack, Bounds
 from calibrant.data import Data
 from calibrant.errors import CalibrantError, InputError, unknown
+from calibrant.functional.settings import types_of
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
 from calibrant.targets import TARGETS
@@ -104,7 +105,8 @@ def make(
 ) -> Any:
     """The object that `choice` names, built from its options, `defaults`, and what the run knows.
 
-    An option must have the type that the signature says. Options that the run knows cannot be set."""
+    An option must have the type that the signature says, where that is a type of TOML. Options that the run knows
+    cannot be set."""
     if choice.name not in table:
         raise unknown(next(word for word in reversed(key.split(".")) if not word.isdigit()), choice.name, table)
     target = table[choice.name]
@@ -112,7 +114,7 @@ def make(
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     written = {CLASS_WEIGHTS if table is LOSSES and n == "weight" else n: n for n in names if n not in known}
     given = {name: value for name, value in defaults.items() if name in written}
-    hints = get_type_hints(target if is_dataclass(target) or not inspect.isclass(target) else target.__init__)
+    hints = types_of(target)
     for option, value in choice.options.items():
         if option not in written:
             raise _unknown_option(key, choice.name, option, list(written))

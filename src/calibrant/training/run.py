@@ -118,9 +118,13 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
 
 
 def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
-    """The data of the recipe, or the caller's own, split by the recipe's seed and sizes."""
-    if isinstance(given, Data):
-        return given
+    """The data of the recipe, or the caller's own, checked. What is not split yet is split by the recipe."""
+    found = given if isinstance(given, Data) else _read_data(recipe, how, given)
+    check_inputs(found)
+    return found
+
+
+def _read_data(recipe: Recipe, how: How, given: OwnData | Mapping[str, OwnData] | None) -> Data:
     d = recipe.data
     name: Any = stored_name(d.name, "the recipe", how.factory) if given is None else given
     # a recipe's sizes are for its own data: the caller's parts stay whole, and missing parts are cut from train
@@ -128,7 +132,6 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}
     found = load_data(name, root=how.root, seed=d.seed, sizes=sizes, shape=d.shape, ignore_index=d.ignore_index)
     check_common_mark(found.splits, found.name if given is not None else d.name)
-    check_inputs(found)
     return found
 
 

@@ -183,9 +183,9 @@ def _scalar(hint: Any, value: Any, path: str) -> Any:
         return number(path, value, infinite=True)
     if hint in SCALARS:
         return SCALARS[hint](path, value)
-    if hint is str and isinstance(value, str):
-        return value
-    raise _wrong(path, "text" if hint is str else str(hint), value)
+    if hint is str and not isinstance(value, str):
+        raise _wrong(path, "text", value)
+    return value  # if this is no type of TOML, the class that takes the value checks it
 
 
 def _wrong(path: str, expected: str, value: Any) -> InputError:

@@ -24,6 +24,7 @@ from calibrant.files import read
 from calibrant.files.paths import visible
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, curves, stacked
+from calibrant.training.distances import items_hash
 from calibrant.training.epochs import kept_weights
 from calibrant.training.run_folder import chosen
 from calibrant.types import Predictions
@@ -54,7 +55,10 @@ def hardness(request: Request) -> Probed:
         }
         return record, {"learned": found.learned, "largest_logit": found.largest_logit, "index": found.index}
 
-    return side_by_side(request, "hardness", {"splits": list(request.splits)}, measure, panel)
+    settings: dict[str, Any] = {"splits": list(request.splits)}
+    settings["items"] = [items_hash(request.part(split)) for split in others]
+    settings["epochs"] = [[path.name for path in visible(folder, "epochs/*")] for folder in folders.values()]
+    return side_by_side(request, "hardness", settings, measure, panel)
 
 
 def _predicted(request: Request, model: Reference, folder: Path, split: str) -> dict[int, Predictions]:
