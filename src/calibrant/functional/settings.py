@@ -7,6 +7,7 @@ record checks the range of its numbers itself.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def convert(record: Any, prefix: str = "", unbounded: tuple[str, ...] = ()) -> N
 def types_of(target: Any) -> dict[str, Any]:
     """The types of the settings of a record, or of the parameters of a function or class; empty if they are unknown."""
     try:
-        return get_type_hints(target.__init__ if isinstance(target, type) and not is_dataclass(target) else target)
+        return get_type_hints(target.__init__ if inspect.isclass(target) and not is_dataclass(target) else target)
     except (NameError, TypeError):  # a name that only type checkers import, or a `functools.partial`
         return {}
 

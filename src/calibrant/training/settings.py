@@ -3,7 +3,7 @@
     build(Recipe, {"epochs": 5, "optimiser": {"lr": 0.1}})     plain(recipe)     assign(table, "optimiser.lr=0.1")
 
 An unknown key is an error that names the nearest valid one. A value of the wrong type is an error that names the key,
-what was expected and what was given. Nothing is converted except an integer to a float.
+what it must be and what was given. Nothing is converted except an integer to a float, and lists to tuples.
 """
 
 from __future__ import annotations
