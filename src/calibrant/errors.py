@@ -5,6 +5,7 @@ The command line turns a `CalibrantError` into one line on stderr and the exit c
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -81,6 +82,11 @@ def out_of_memory(error: Exception) -> bool:
     """Whether memory ran out. torch on the CPU and Rust libraries have no exception class for it."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+
+
+def disk_full(error: OSError) -> bool:
+    """Whether there is no room for a file, on the disk or in the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class CalibrantWarning(UserWarning):

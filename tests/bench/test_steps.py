@@ -164,7 +164,10 @@ def test_minutes_are_kept_and_a_later_call_resumes(
     monkeypatch.setattr(train_module, "time", Minutes())
     assert run([*long, "--minutes", "12"]) == 0
     rows = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert rows[reached] > reached - 5, "it goes on from its checkpoint"
+    assert rows[reached] == reached + 1, "it goes on after the last epoch"
+    reached = len(rows)
+    assert run([*long, "--minutes", "0.5"]) == 0
+    assert len((folder / "log.jsonl").read_text().splitlines()) == reached + 1, "less than an epoch: one is trained"
     capsys.readouterr()
     short = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "2"]
     assert run(short) == 0  # now the pace of this network is known

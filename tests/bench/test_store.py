@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import shutil
@@ -160,9 +161,16 @@ def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
     assert run(["bench", "compare", "rc/table1/cifar10_focal", "rc/table1/cifar10_l1", "--results", store]) == 2
     assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 1
     said = capsys.readouterr()
-    assert "3 new cells" in said.out and said.err.count(bad.name) == 2 and "1 cells could not be read" in said.err
+    assert "3 new cells" in said.out and said.err.count(bad.name) == 2 and "1 damaged cell left out" in said.err
     assert run(["bench", "plan", "rc/table1/cifar10_focal", "--results", store]) == 1
     assert bad.name in capsys.readouterr().err and bad.read_bytes() == edited
+    there = f"file://{place.results}"
+    assert run(["bench", "merge", there, str(tmp_path / "merged")]) == 1
+    assert capsys.readouterr().err.startswith(f"{there}/cells/{bad.name} was edited"), "not its temporary copy"
+    out = str(tmp_path / "out")
+    assert run(["bench", "pack", "--results", store, "-o", out]) == 0
+    assert run(["bench", "unpack", out, "--results", str(tmp_path / "home"), "--runs", str(tmp_path / "away")]) == 1
+    assert capsys.readouterr().err.startswith(f"{out}: cells/{bad.name} was edited")
     bad.unlink()
     assert not run_steps(made, [0, 1], 1, place, InProcess()).open and bad.is_file()
     assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 0
@@ -270,6 +278,40 @@ def test_a_store_behind_a_url_is_merged(tmp_path: Path, capsys: pytest.CaptureFi
     for wrong in (str(tmp_path / "none"), "file:///nowhere/at/all", "nonsense://x"):
         assert run(["bench", "merge", wrong, str(tmp_path / "b")]) == 2
         assert wrong in capsys.readouterr().err
+
+
+def test_a_merge_onto_a_full_disk_names_the_file_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, home = Store(tmp_path / "a"), tmp_path / "b"
+    store.write(made("p/t/x", 0, 0.1))
+    arrays = store.logits("0" * 12, "test")
+    arrays.parent.mkdir()
+    arrays.write_bytes(b"logits")
+    words = ["bench", "merge", str(store.root), str(home)]
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "copyfile", full)
+        assert run(words) == 1
+    said = capsys.readouterr().err
+    assert f"No space left on device: '{home / 'logits' / arrays.name}'; make room there" in said
+    assert run(words) == 0 and (home / "logits" / arrays.name).read_bytes() == b"logits"
+
+
+def test_cells_that_stand_in_no_table_are_shown_beside_no_number_of_the_paper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, row = Store(tmp_path), "rc/table1/cifar10_focal"
+    store.write(replace(made(row, 0, 0.25), scale="smoke"))
+    store.write(replace(made(row, 1, 0.5), settings={"recipe": {}, "editions": {"train": -1}}))
+    assert run(["bench", "show", "rc/table1", "--results", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "scale smoke: do not compare with the paper" in said and "25.00%" in said and "3.00" not in said
+    assert f"{row} seed 1 is stale" in said and "50.00%" not in said and "not run" not in said
+    assert "only smoke runs, failed or stale cells, which stand in no table: rc/table1" in said
 
 
 def test_packed_results_unpack_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

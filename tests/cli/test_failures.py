@@ -44,7 +44,11 @@ UNFORESEEN = {
     "without words": (AssertionError(), 1, "unexpected AssertionError; set CALIBRANT_DEBUG=1 for the traceback"),
     "memory": (MemoryError(), 1, "out of memory"),
     "GPU memory": (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "out of memory"),
-    "full disk": (OSError(errno.ENOSPC, "No space left on device", "o.npz"), 1, "No space left on device: 'o.npz'"),
+    "full disk": (
+        OSError(errno.ENOSPC, "No space left on device", "o.npz"),
+        1,
+        "No space left on device: 'o.npz'; make room",
+    ),
     "name too long": (OSError(errno.ENAMETOOLONG, "File name too long", "xx"), 2, "xx is too long"),
     "no permission": (PermissionError(errno.EACCES, "Permission denied", "o.npz"), 2, "no permission to use o.npz"),
 }

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from calibrant.bench.store import FOLDER, LOGITS, Store
+from calibrant.bench.store import FOLDER, LOGITS, Store, not_a_store
 from calibrant.errors import FileError, InputError, escaped
 from calibrant.files import atomic
 from calibrant.files.outputs import RUN
@@ -77,9 +77,8 @@ def merge(source: Store, target: Store) -> Merged:
 def at(place: str, *, write: bool = False) -> Iterator[Store]:
     """The store in a folder, or a local copy of the store at a URL; with `write` the copy is uploaded at the end."""
     if "://" not in place:
-        if not write and not (Path(place) / FOLDER).is_dir():
-            raise FileError(f"{place} is not a store of results: it has no folder {FOLDER!r}")
-        yield Store(Path(place))
+        store = Store(Path(place))
+        yield store if write else store.existing()
         return
     from fsspec.core import url_to_fs
 
@@ -92,7 +91,7 @@ def at(place: str, *, write: bool = False) -> Iterator[Store]:
             if there:
                 system.get(f"{path.rstrip('/')}/", f"{here}/", recursive=True)
         if not there and not write:
-            raise FileError(f"{place} is not a store of results: it has no folder {FOLDER!r}")
+            raise not_a_store(place)
         yield Store(here)
         if write:
             with _reachable(place):
@@ -210,4 +209,5 @@ def unpack(folder: Path, target: Store, runs: Path) -> Merged:
         for run in new:
             with atomic.folder(runs / run.name, RUN) as temporary:
                 shutil.copytree(run, temporary, dirs_exist_ok=True)
-        return replace(merged, trainings=len(new))
+        damaged = tuple(words.replace(f"{held}/", f"{folder}: ", 1) for words in merged.damaged)
+        return replace(merged, trainings=len(new), damaged=damaged)

@@ -124,10 +124,7 @@ class Store:
     def existing(self) -> Store:
         """The store itself; an error if there is none in the folder."""
         if not (self.root / FOLDER).is_dir():
-            raise FileError(
-                f"{self.root} is not a store of results: it has no folder {FOLDER!r}; measure some cells with "
-                "`calibrant bench run`, or pass their folder with --results"
-            )
+            raise not_a_store(self.root)
         return self
 
     def path(self, key: str) -> Path:
@@ -180,6 +177,14 @@ class Store:
             for path in visible(self.root / FOLDER, "*.json"):
                 found += self.read(path, under)
         yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
+
+
+def not_a_store(place: Path | str) -> FileError:
+    """The error for a folder or URL that holds no cells."""
+    return FileError(
+        f"{place} is not a store of results: it has no folder {FOLDER!r}; measure some cells with "
+        "`calibrant bench run`, or name their folder"
+    )
 
 
 @contextmanager

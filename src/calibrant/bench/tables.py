@@ -11,6 +11,7 @@ from typing import Any
 
 from calibrant.bench.seeds import (
     PAPER,
+    SMOKE,
     Group,
     differences,
     differing_settings,
@@ -97,23 +98,28 @@ def row_statuses(
         cells[cell.experiment].append(cell)
     out = []
     for e in experiments:
-        wanted = seeds or (1 if scale == "smoke" else e.seeds)
         asked = "paper" if scale is None else e.scale_name(scale)
-        groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+        alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
         for name in dict.fromkeys(c.scale for c in cells[e.name]):
             if scale is None or name == asked:
-                these = [c for c in cells[e.name] if c.scale == name and c.seed < wanted]
+                these = [c for c in cells[e.name] if c.scale == name and c.seed < _wanted(e, name, seeds)]
                 apart = differing_settings(these)
                 for cell in these:
-                    groups[name, settings_in_words(cell, apart)].append(cell)
+                    alike[name, settings_in_words(cell, apart)].append(cell)
         own = cache(partial(_flat_settings, e))
-        for (name, settings), found in groups.items() or {(asked, ""): []}.items():
+        for (name, settings), found in alike.items() or {(asked, ""): []}.items():
             done = {c.seed for c in found if c.counts}
             failed = {c.seed for c in found if c.status == "failed"} - done
             stale = {c.seed for c in found if c.status == "done" and c.stale} - done
             exact = {c.seed for c in found if c.counts and _is_own(e, c, own(_scale(c)))}
-            out.append(RowStatus(e.name, name, settings, len(done), len(failed), len(stale), wanted, len(exact)))
+            counts = (len(done), len(failed), len(stale), _wanted(e, name, seeds), len(exact))
+            out.append(RowStatus(e.name, name, settings, *counts))
     return out
+
+
+def _wanted(e: Experiment, scale: str, seeds: int | None) -> int:
+    """How many seeds a row wants: as many as asked, else as in the paper, or one at smoke scale."""
+    return seeds or (1 if scale == SMOKE else e.seeds)
 
 
 def _flat_settings(e: Experiment, scale: Scale) -> dict[str, Any]:

@@ -59,7 +59,11 @@ def run(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="start only what should end in this time; the same command goes on later", min=0.01),
+        typer.Option(
+            help="start only what should end in this time, and stop trainings at the end of an epoch (one whose pace "
+            "is unknown trains at least one epoch); the same command goes on later",
+            min=0.01,
+        ),
     ] = None,
     keep_epochs: Annotated[
         bool, typer.Option(help="keep what the network predicts of the training items after every epoch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,9 @@ def merge(
     from calibrant.bench import parcel
 
     with parcel.at(a) as source, parcel.at(b, write=True) as target:
-        _merged(parcel.merge(source, target), b, as_json)
+        found = parcel.merge(source, target)
+        damaged = [w.replace(f"{source.root}", a, 1).replace(f"{target.root}", b, 1) for w in found.damaged]
+        _merged(replace(found, damaged=tuple(damaged)), b, as_json)
 
 
 def pack(
@@ -74,6 +76,6 @@ def _merged(found: Any, into: str, as_json: bool) -> None:
         say(words, err=True)
     if found.damaged:
         raise FailedError(
-            f"{len(found.damaged)} cells could not be read and were left out (see above), all others were copied; "
-            "delete such a file, and merge or measure again"
+            f"{len(found.damaged)} damaged cell{'s' * (len(found.damaged) > 1)} left out (see above), all others were "
+            "copied; delete such a file where it comes from, and measure its cell again"
         )

@@ -53,7 +53,7 @@ def show(
     layout: Annotated[str, typer.Option("--format", help="text, markdown or latex")] = "text",
     as_json: Json = False,
 ) -> None:
-    """Show the papers' tables beside our numbers, with verdicts; rows that are in no table are listed alone."""
+    """Show the papers' tables beside our numbers, with verdicts, and below them the cells that are in no table."""
     from calibrant.bench.table_text import FORMATS
 
     if layout not in FORMATS:
@@ -73,14 +73,18 @@ def _show(what: str, cells: list[Cell], results: Path, layout: str, as_json: boo
         shown = [_record(table, entries) for table, entries in found]
         block_json({"schema": SCHEMA, "tables": shown, "lines": [asdict(line) for line in lines(others)]})
         return
-    idle = [table.name for table, entries in found if all(e.measured is None for e in entries)]
+    idle = [table for table, entries in found if all(e.measured is None for e in entries)]
     for table, entries in found:
-        if table.name not in idle:
+        if table not in idle:
             block(f"{FORMATS[layout](text_of(table, entries))}\n")
     if others and layout == "text":
         say_cells(others)
-    if idle:
-        say(f"not run: {', '.join(idle)}")
+    begun = {c.experiment for c in others}
+    uncounted = [t.name for t in idle if any(r.experiment in begun for r in t.rows)]
+    if uncounted:
+        say(f"only smoke runs, failed or stale cells, which stand in no table: {', '.join(uncounted)}")
+    if not_run := [t.name for t in idle if t.name not in uncounted]:
+        say(f"not run: {', '.join(not_run)}")
 
 
 def report(
@@ -132,7 +136,8 @@ def _report(cells: list[Cell], out: Path, results: Path, as_json: bool) -> None:
 
 
 def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], list[Cell]]:
-    """The tables to show, and the cells of rows that are in no table."""
+    """The tables to show, and the cells that stand in no table: of other rows, smoke runs, failed and stale cells."""
+    from calibrant.bench.seeds import SMOKE
     from calibrant.papers import experiments
     from calibrant.papers.reported import TABLES
 
@@ -147,7 +152,7 @@ def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], l
             f"no cells under {results / name}; measure some with `calibrant bench run {name or 'PAPER'}`, "
             "or pass their folder with --results"
         )
-    return tables, [c for c in under if c.experiment not in in_tables or c.status == "failed"]
+    return tables, [c for c in under if c.experiment not in in_tables or not c.counts or c.scale == SMOKE]
 
 
 def _record(table: Table, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -206,6 +211,8 @@ def say_cells(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.status == "failed":
             say(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+        elif cell.stale:
+            say(f"{cell.experiment} seed {cell.seed} is stale: made by an earlier edition of a step")
 
 
 def say_plan(asked: Sequence[Experiment], seeds: int | None, scale: str | int, place: Place, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import os
 import traceback
 
 from calibrant.cli.console import block, say
-from calibrant.errors import CalibrantError, out_of_memory
+from calibrant.errors import CalibrantError, disk_full, out_of_memory
 
 DEBUG = "CALIBRANT_DEBUG"
 LONGEST = 1200
@@ -59,6 +59,8 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         if error.errno in _WRONG_PATH:
             return _WRONG_PATH[error.errno].format(error.filename or error), 2
-        return str(error) or type(error).__name__, 1  # e.g. a full disk, which is not a bug
+        if disk_full(error) and error.filename:
+            return f"{error.strerror}: '{error.filename}'; make room there, and give the same command again", 1
+        return str(error) or type(error).__name__, 1
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"unexpected {what}; set {DEBUG}=1 for the traceback", 1

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from calibrant.errors import disk_full
 from calibrant.files.locks import take
 from calibrant.files.outputs import FILE, Kind, check_target
 
@@ -112,6 +113,10 @@ def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
         os.close(handle)  # another process swept it before it was locked
     try:
         yield temporary
+    except OSError as error:
+        if not disk_full(error):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error  # the temporary name says little
     finally:
         _remove(temporary)  # after an exchange, the old content
         os.close(handle)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from calibrant.data import Data
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
+from calibrant.executors import OutOfTime
 from calibrant.training import checkpoint
 from calibrant.training.components import Components, components, known_of
 from calibrant.training.epochs import TopLogits
@@ -116,17 +117,25 @@ class Loop:
                 self.parts.policy.observe(epoch + 1, pooled(validation))
                 self._refresh(epoch + 1)
                 if self.fabric.is_global_zero:
-                    # the checkpoint comes last: after a kill before it, the epoch and its files are made again
-                    if self.listen is not None:
-                        self.listen(epoch + 1, validation)
-                    self.progress.epoch(row)
-                    if self.folder is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == self.recipe.epochs):
-                        checkpoint.save_training(
-                            self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history
-                        )
+                    self._end_epoch(epoch + 1, row, validation)
         finally:
             self.progress.end()
         return self.history
+
+    def _end_epoch(self, done: int, row: dict[str, Any], validation: Predictions) -> None:
+        """Report the epoch and save the state. If the listener is out of time, its error is raised after that."""
+        stopped = None
+        try:
+            if self.listen is not None:
+                self.listen(done, validation)
+        except OutOfTime as error:
+            stopped = error
+        self.progress.epoch(row)
+        # the checkpoint comes last: after a kill before it, the epoch and its files are made again
+        if self.folder is not None and (stopped or done % self.every == 0 or done == self.recipe.epochs):
+            checkpoint.save_training(self.folder, done, self.recipe, self.members, self.parts, self.history)
+        if stopped is not None:
+            raise stopped
 
     def _epoch(self, epoch: int) -> tuple[dict[str, Any], Predictions]:
         start = time.perf_counter()
