@@ -251,3 +251,6 @@ def test_a_base_is_found_beside_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text("base = [1]\n")
     with pytest.raises(InputError, match=r"first\.toml: key 'base' is \[1\]"):
         read(tmp_path / "second.toml")
+    (tmp_path / "first.toml").write_text('base = "digits/focl"\n')
+    with pytest.raises(CalibrantError, match=r"first\.toml: unknown recipe 'digits/focl'; did you mean 'digits/focal'"):
+        read(tmp_path / "second.toml")
