@@ -13,7 +13,9 @@ from torch import Tensor
 import calibrant
 from calibrant.decisions import RULES, Decisions, Rule, attach, judge, load
 from calibrant.decisions.export import rule_to_json
+from calibrant.diagnostics.stress.cells import Cell
 from calibrant.posthoc.map import FitRecord
+from calibrant.report.stress_rule import RuleUnderShift
 from calibrant.types import Predictions
 
 
@@ -59,3 +61,5 @@ def test_a_rule_is_one_class_and_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     judgement = judge(rule, calibrant.predictions(z[200:], y[200:]))
     assert judgement.broken is None
     assert judgement.estimates["accepted"].value == pytest.approx(float(rule(z[200:]).accepted.double().mean()))
+    under = RuleUnderShift(rule, {Cell("clean"): judgement})
+    assert "items accepted" in under.text() and under.panel().tables[0].rows

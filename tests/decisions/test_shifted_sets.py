@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -142,6 +144,23 @@ def test_nan_is_never_accepted() -> None:
     assert (
         abstaining(bad).action.tolist() == [1, 0] == calibrant.attach(torch.nn.Identity(), abstaining)(bad)[2].tolist()
     )
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        {"accept": 0.5, "by": "class"},
+        {"costs": 1 - torch.eye(5)},
+        {"set_coverage": 0.6, "method": "aps"},
+    ],
+    ids=["threshold", "costs", "sets"],
+)
+def test_an_empty_batch_has_no_decisions(goal: dict[str, Any]) -> None:
+    z, y = world(600, 0)
+    rule = calibrant.decide(z[300:], y[300:], map=calibrant.fit("temperature", z[:300], y[:300]), **goal)
+    for empty in (z[:0], z[None, :0]):  # one prediction per item, and members
+        found = rule(empty)
+        assert len(found.accepted) == len(found.predicted) == 0 and repr(found) == "no decisions"
 
 
 def test_a_draw_does_not_depend_on_the_batch_behind_a_map() -> None:

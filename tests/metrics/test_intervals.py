@@ -71,7 +71,7 @@ def test_bca_agrees_with_scipy() -> None:
 def test_influence_is_the_effect_of_one_more_item() -> None:
     panel = Panel(reduce(calibrant.predictions(*world(60, 3))))
     step = 1e-6
-    for name in ("nll", "brier", "auroc", "aupr_success", "aupr_error", "gap"):
+    for name in ("nll", "brier", "auroc", "aupr_success", "aupr_error", "aurc", "eaurc", "gap"):
         u = influence(METRICS[name], panel)
         for i in (0, 17, 59):
             w = torch.ones(2, 60, dtype=torch.float64)
@@ -149,6 +149,20 @@ def test_an_interval_remains_when_all_items_are_right(name: str) -> None:
     else:
         assert found.low == pytest.approx(exact, abs=1e-9)
     assert found.high == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_groups_that_are_all_right_leave_an_interval(certain: bool) -> None:
+    """20 groups of 3: what is unknown is the share of groups with a miss, and the interval says how large it may be."""
+    p = np.array([1.0, 0.0]) if certain else np.array([0.9, 0.1])
+    report = calibrant.evaluate(probs=np.tile(p, (60, 1)), labels=np.zeros(60, int), group=np.arange(60) // 3)
+    rare = stats.binomtest(0, 20).proportion_ci(0.95).high
+    for name in ("ece", "ece_mass", "ks"):
+        found = report[name]
+        wanted = (0, rare) if certain else (0.1 - min(rare, 0.1), 0.1)
+        assert (found.low, found.high) == pytest.approx(wanted, abs=1e-9), name
+    for name, e in report.items():
+        assert e.low is None or e.low < e.high, name
 
 
 def test_intervals_cover_when_all_items_are_right() -> None:

@@ -10,17 +10,21 @@ import calibrant
 from calibrant.posthoc.ets import Ets, EtsMap, simplex_mixture
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(9))
 def test_no_other_weights_are_better(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    a = rng.beta(*[(3, 1), (1, 1), (0.5, 2)][seed % 3], size=(400, 3))
+    if seed < 6:
+        a = rng.beta(*[(3, 1), (1, 1), (0.5, 2)][seed % 3], size=(400, 3))
+    else:
+        a = rng.beta(8, 1, size=({6: 200, 7: 400, 8: 150}[seed], 3))
+        a[0] = 1e-20  # one item is confidently wrong, and only the uniform part explains it
     a[:, 2] = 0.1
-    if seed >= 3:
+    if 3 <= seed < 6:
         a[:, 1] = a[:, 0]  # two components that are one
     w, certificate = simplex_mixture(torch.from_numpy(a))
 
     u = np.linspace(0, 1, 101)
-    grid = np.array([(i, j, 1 - i - j) for i in u for j in u if i + j <= 1])
+    grid = np.array([(i, j, max(1 - i - j, 0)) for i in u for j in u if i + j <= 1])
     assert float(w.sum()) == pytest.approx(1) and bool((w >= 0).all())
     assert certificate["objective"] <= -np.log(a @ grid.T).mean(0).min() + 1e-9
     # by convexity no weights are better by more than the steepest descent towards a corner of the simplex

@@ -14,6 +14,7 @@ from calibrant import decide, predictions
 from calibrant.decisions.threshold import Threshold
 from calibrant.errors import InputError
 from calibrant.functional import Scores, reduce
+from calibrant.functional.binomial import wilson
 from calibrant.metrics import METRICS
 from calibrant.report.operating import operating_points, round_thresholds, shortest_between
 from calibrant.types import Predictions
@@ -128,6 +129,8 @@ def test_groups_widen_the_interval() -> None:
     width = (alone.accuracy_high - alone.accuracy_low)[0]
     wider = (grouped.accuracy_high - grouped.accuracy_low)[0]
     assert wider / width == pytest.approx(5, rel=0.1)  # √25
+    right = operating_points(top1(confidence, np.ones(1000, bool), group=group))  # 40 groups, not 1,000 items
+    assert right.accuracy_low[0] == pytest.approx(float(wilson(40, 40)[0]))
 
 
 @given(below=st.floats(0, 1), gap=st.floats(1e-12, 0.5))

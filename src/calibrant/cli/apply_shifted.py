@@ -53,7 +53,7 @@ class Shift:
                 "--weights and --adaptive need a rule of sets, without --by and --randomised: "
                 "calibrant decide CAL --set-coverage 0.9 -o RULE/"
             )
-        if rule.record.certificate["guarantee"] is not None or rule.record.certificate["grouped"]:
+        if rule.record.certificate["guarantee"] is not None or rule.grouped:
             raise InputError(
                 "--weights and --adaptive cannot keep a guarantee or a promise about groups, and this rule makes one; "
                 "choose a rule without --guarantee on independent items"

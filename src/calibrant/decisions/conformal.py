@@ -145,7 +145,7 @@ class PredictionSets(Rule):
         c = self.record.certificate
         each = "" if self.by is None else f" in each {self.by}"
         said = f"{self.method} sets contain the truth with probability {asked(c['coverage'])} or more{each}"
-        if c["grouped"]:
+        if self.grouped:
             said += f" for an item of a new group, chosen on {c['n']:,} groups"
         if c["guarantee"] is not None:
             said += f" (guaranteed with {asked(c['guarantee'])} confidence)"

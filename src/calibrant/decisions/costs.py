@@ -40,11 +40,11 @@ class LeastCost(Rule):
     def decide(self, p: Predictions) -> Decisions:
         assert p.logits is not None
         size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
-        parts = []
+        action = torch.empty(p.n, dtype=torch.long)
         for start in range(0, p.n, size):
             z = p.logits[..., start : start + size, :].cpu()
-            parts.append((torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1) @ self.costs).argmin(1))
-        action = torch.cat(parts)
+            expected = torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1) @ self.costs
+            action[start : start + size] = expected.argmin(1)
         return Decisions(accepted=action != self.abstain, predicted=top_of(p).predicted.cpu(), action=action)
 
     def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:

@@ -9,8 +9,7 @@ groups in which something is accepted are independent draws in [0, 1], and the p
   procedure (`threshold.py`) tests them from the safest to the boldest (learn then test, Angelopoulos 2021). It assumes
   nothing about the shape of the errors.
 * `--accept`: the threshold is a quantile of all confidences, and the bound treats it as given. No label is used, but
-the
-  threshold depends on the same groups, so this bound is approximate, and the sentence of the rule says so.
+  the threshold depends on the same groups, so this bound is approximate, and the sentence of the rule says so.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Cells:
         average = isinstance(rule, PredictionSets) and c["guarantee"] is None
         sizes = ([c["n"]] if rule.by is None else list((c.get("cells") or {}).values())) if average else None
         group = units_of(p, rule.by)
-        same = c["grouped"] == (group is not None)
+        same = rule.grouped == (group is not None)
         return cls(rule.cell(p, classes.cpu()), names, sizes or None, c.get("coverage", 0.0), group, same)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:

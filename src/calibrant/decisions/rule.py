@@ -92,6 +92,11 @@ class Rule(Shown):
         raise TypeError(f"{type(self).__name__} must define formula")
 
     @property
+    def grouped(self) -> bool:
+        """Whether the promise is about groups of items. Rules of version 0.2 do not say, and theirs is about items."""
+        return bool(self.record.certificate.get("grouped"))
+
+    @property
     def abstain(self) -> int:
         """The index of the action that hands an item to a person; −1 if there is none."""
         return -1
@@ -122,8 +127,8 @@ class Rule(Shown):
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin saves the map from hashing the logits, which only a report needs
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        unknown = z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu()  # amax is NaN if any logit is
-        return found.without(unknown, self.abstain)
+        unknown = z.amax(-1).isnan()  # amax is NaN if any logit is
+        return found.without((unknown if z.ndim == 2 else unknown.any(0)).cpu(), self.abstain)
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions that the map has not been applied to."""

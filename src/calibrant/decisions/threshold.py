@@ -65,7 +65,7 @@ class Threshold(Rule):
     def decide(self, p: Predictions) -> Decisions:
         scores = reduce(p, classwise=False)
         known = len(self.threshold)
-        if self.by == "class" and int(scores.predicted.max()) >= known:  # possible for a top-1 set only
+        if self.by == "class" and bool((scores.predicted >= known).any()):  # possible for a top-1 set only
             raise InputError(
                 f"{p.source or 'these predictions'}: class {int(scores.predicted.max())} was not among the {known} "
                 "that the rule was chosen on; choose the rule on items of that class too"
@@ -93,7 +93,7 @@ class Threshold(Rule):
         if c["new"] is not None:
             what += f" (of new ones {percent(c['new'][0])} to {percent(c['new'][1])})"
         sure, each = asked(c["guarantee"]), "" if self.by is None else f" in each {self.by}, taken separately"
-        if c["grouped"]:
+        if self.grouped:
             each = f" in a group, on average over groups{each}"
         if c["loss"] is None:
             promised = f"accepted answers are right at least {floor(1 - c['risk'])} of the time{each}"
@@ -102,7 +102,7 @@ class Threshold(Rule):
             promised = f"the mean {c['loss']} of accepted answers is at most {c['risk'] * c['scale']:.4g}{each}"
             seen = f"{c['seen'] * c['scale']:.4g} seen"
         held = f"guaranteed with {sure} confidence"
-        if c["grouped"] and "accept" in self.record.settings:
+        if self.grouped and "accept" in self.record.settings:
             held = f"with about {sure} confidence, not guaranteed: the threshold comes from the same groups"
         said = f"{what}; {promised} ({held}; {seen})"
         if "threshold" in self.record.settings:

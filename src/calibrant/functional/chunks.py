@@ -16,8 +16,8 @@ def chunk_on(device: torch.device) -> int:
     return CHUNK * torch.get_num_threads() if device.type == "cpu" else DEVICE_CHUNK
 
 
-def row_chunks(logits: Tensor, chunk: int | None = None) -> list[slice]:
-    """Slices of the items of [N, K] or [M, N, K], with about `chunk` numbers each."""
-    n = int(logits.shape[-2])
-    rows = max(1, (chunk or chunk_on(logits.device)) * n // max(1, logits.numel()))
+def row_chunks(logits: Tensor, chunk: int | None = None, items: int | None = None) -> list[slice]:
+    """Slices of the items of [N, K] or [M, N, K], or of `items` such items, with about `chunk` numbers each."""
+    n = int(logits.shape[-2]) if items is None else items
+    rows = max(1, (chunk or chunk_on(logits.device)) // max(1, logits[..., :1, :].numel()))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]

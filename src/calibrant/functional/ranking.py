@@ -129,7 +129,7 @@ def aurc(good: Tensor, bad: Tensor) -> Tensor:
     """
     size = good + bad
     n1 = torch.cumsum(size, 1)
-    if bool((size == 1).all()):  # without ties and weights, the plain mean
+    if not size.requires_grad and bool((size == 1).all()):  # without ties and weights, the plain mean
         return (torch.cumsum(bad, 1) / n1).mean(1)
     n0, e0 = n1 - size, torch.cumsum(bad, 1) - bad
     psi = _digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)

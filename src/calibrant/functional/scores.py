@@ -90,7 +90,7 @@ def reduce(
         return _top1(predictions, bins, home)
     labels, wanted = predictions.labels.to(logits.device), None if rows is None else rows.to(logits.device)
     k, n = int(logits.shape[-1]), predictions.n
-    chunks = row_chunks(logits[..., :n, :], chunk)
+    chunks = row_chunks(logits, chunk, n)
     cells = ClasswiseSum(k, bins, logits.device) if classwise else None
     # one workspace for all chunks: blocks that are freed between kept ones would fragment the heap by as much as the
     # logits take

@@ -31,6 +31,7 @@ class Cells:
     spread: Tensor
     smooth: bool = False  # only sums over many cells matter, so a normal approximation is enough in each
     factor: Tensor | None = None  # [C, C], L with L Lᵀ = covariance of the observed gaps, from groups
+    groups: int | None = None  # how many groups the factor comes from
 
     @cached_property
     def mass(self) -> Tensor:
@@ -68,12 +69,12 @@ def cells(
     mean = torch.bincount(which, confidence, minlength=size) / count
     accuracy = torch.bincount(which, hit, minlength=size) / count
     spread = torch.bincount(which, (confidence - mean[which]).square(), minlength=size) / count
-    factor = None
+    factor = groups = None
     if group is not None:
         groups = int(group.max()) + 1
         sizes = torch.bincount(group, minlength=groups).double()
         factor = group_factor(group_sums(group, groups, which, size, confidence - hit), sizes)
-    return Cells(n, count.cpu(), mean.cpu(), accuracy.cpu(), spread.cpu(), smooth, factor)
+    return Cells(n, count.cpu(), mean.cpu(), accuracy.cpu(), spread.cpu(), smooth, factor, groups)
 
 
 def cells_from_sums(

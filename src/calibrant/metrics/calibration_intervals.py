@@ -129,7 +129,7 @@ def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float)
     if error is KS and bottom.max() <= seen:  # accuracies end at 0 and 1, so no walk on the line is large enough
         last = int(upper.argmax())
         most = max(most, min(1.0, float(upper[last]) + seen - float(bottom[last])))
-    if error in (ECE, ECE_MASS, KS) and cells.factor is None and cells.certain:
+    if error in (ECE, ECE_MASS, KS) and cells.certain:
         return all_alike(cells, seen, tail, least, most)
     return least, most
 
@@ -138,13 +138,16 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
     """The interval where every item was right, or every item wrong; never narrower than what the lines gave.
 
     The lines end at an accuracy of 1 (or 0), where the simulation has no noise, so their interval may shrink to a
-    point. Two things stay unknown: the rate of misses too rare to be seen in n items, at most `rare` by the exact
-    binomial bound 1 − tail^(1/n), and the mean confidence.
+    point. Two things stay unknown: the rate of misses too rare to be seen in n items or groups, at most `rare` by the
+    exact binomial bound 1 − tail^(1/n), and the mean confidence.
     """
-    mean = (cells.mass * cells.mean_confidence).sum()
-    variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum()
-    error = normal_quantile(1 - tail) * math.sqrt(float(variance) / cells.n)
-    rare = 1 - tail ** (1 / cells.n)
+    if cells.factor is None:
+        mean = (cells.mass * cells.mean_confidence).sum()
+        variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum() / cells.n
+    else:  # of the sum of all gaps, in which only the confidences vary
+        variance = cells.factor.sum(0).square().sum()
+    error = normal_quantile(1 - tail) * math.sqrt(float(variance))
+    rare = 1 - tail ** (1 / (cells.groups or cells.n))
     return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, max(seen, rare - seen) + error))
 
 

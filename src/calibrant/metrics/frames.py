@@ -282,4 +282,4 @@ def _cells(units: FrameSums, widened: float) -> Cells:
     signed = units.width[:, 1] - units.width[:, 2]
     sums = units.width.sum(0)
     factor = group_factor(signed[:, sums[0] > 0], units.size) * widened
-    return replace(cells_from_sums(*sums), factor=factor)
+    return replace(cells_from_sums(*sums), factor=factor, groups=len(units.size))

@@ -72,8 +72,8 @@ def with_intervals(
             out[name] = _mean(panel, m.compute, e, level)
         elif name in gaps:
             low, high = gaps[name]
-            unmoved = name == "ks" and low == high  # all certain and right: the simulation has no noise
-            out[name] = replace(e, reason=UNMOVED) if unmoved else replace(e, low=low, high=high, method=INVERSION)
+            moves = low < high  # not if all groups are certain and right: the simulation has no noise
+            out[name] = replace(e, low=low, high=high, method=INVERSION) if moves else replace(e, reason=UNMOVED)
         elif isinstance(m.compute, Mean | Ranked):
             drawn.append(m)
         else:

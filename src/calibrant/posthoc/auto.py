@@ -4,9 +4,8 @@
    (two smooth maps, or a smooth map and then a binning one). They are cross-validated on the same folds, the promising
    ones first, within `budget` seconds. A fit on a few items estimates how long a candidate will take; a candidate that
    takes longer than what is left of the budget is skipped.
-2. Candidates within two standard errors of the best are repeated on new folds: all of them, or none if the budget is
-too
-   small for all.
+2. Candidates within two standard errors of the best are repeated on new folds: all of them, or none if the
+   budget is too small for all.
 3. Among the candidates that the guard does not flag, those that are at most one standard error worse than the best (of
    their paired difference over all items) remain. The one with the fewest parameters is fitted on everything.
 

@@ -23,6 +23,11 @@ from calibrant.types import Predictions
 
 LEAST = 1e-6
 """The smallest weight of the tempered part. It keeps the order of the classes, and so the label, even at w₃ = 1."""
+TOLERANCE = 1e-8
+"""The gap at which the search for the weights ends; after `ROUNDS` rounds it ends in any case."""
+ROUNDS = 50
+STEPS = 5
+"""Steps of expectation–maximisation in a round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +69,11 @@ class Ets(Calibrator):
 
 
 def simplex_mixture(components: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """w on the simplex that minimises −mean log(A w), and its certificate."""
+    """w on the simplex that minimises −mean log(A w), and its certificate.
+
+    Steps of expectation–maximisation never fail, but end slowly. SLSQP ends quickly, but may stop early where some
+    item has almost no probability under two of the components. So they alternate.
+    """
     from scipy.optimize import minimize
 
     a = components.numpy()
@@ -75,17 +84,21 @@ def simplex_mixture(components: Tensor) -> tuple[Tensor, dict[str, Any]]:
         return -float(np.log(mixed).mean()), -(a / mixed[:, None]).mean(0)
 
     sums_to_one = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    found = minimize(
-        loss,
-        np.full(j, 1 / j),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * j,
-        constraints=sums_to_one,
-        options={"ftol": 1e-15, "maxiter": 200},
-    )
-    w = np.clip(found.x, 0, None)
-    w /= w.sum()
-    value, gradient = loss(w)
-    certificate = {"objective": value, "gap": float(-gradient.min()) - 1, "iterations": int(found.nit)}
-    return torch.from_numpy(w), certificate
+    settings: dict[str, Any] = {"bounds": [(0, 1)] * j, "constraints": sums_to_one, "options": {"ftol": 1e-15}}
+    w, iterations = np.full(j, 1 / j), 0
+    for _ in range(ROUNDS):
+        for _ in range(STEPS):
+            w = on_simplex(-w * loss(w)[1])
+        found = minimize(loss, w, jac=True, method="SLSQP", **settings)
+        iterations += STEPS + int(found.nit)
+        w = min(w, on_simplex(found.x), key=lambda v: loss(v)[0])
+        value, gradient = loss(w)
+        gap = float(-gradient.min()) - 1
+        if gap <= TOLERANCE:
+            break
+    return torch.from_numpy(w), {"objective": value, "gap": gap, "iterations": iterations}
+
+
+def on_simplex(w: Floats) -> Floats:
+    w = np.clip(w, 0, None)
+    return np.asarray(w / w.sum())

@@ -12,11 +12,9 @@ among the r highest classes (their within-top-r); r = 1 is the top label's confi
 Differs from the paper, whose γ can fall while the score rises, and can leave [0, 1]:
 
 - All scores whose γ is below (above) the smallest (largest) probability that N items can show get one value: the rate
-of
-  hits among them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
+  of hits among them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
 - Then isotonic regression makes γ monotone. As in centred isotonic regression (`isotonic.py`), a block becomes one
-point
-  at its mean score, and γ is linear between the points, so that scores inside a block are not tied.
+  point at its mean score, and γ is linear between the points, so that scores inside a block are not tied.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from calibrant.decisions.threshold import Ordered
 from calibrant.functional.binning import equal_width
 from calibrant.functional.binomial import Floats, wilson
 from calibrant.functional.scores import Scores
+from calibrant.metrics.bca import design_effect
 
 QUANTILES = 600
 TARGETS = (*(i / 100 for i in range(50, 100)), 0.995, 0.999)
@@ -105,14 +106,8 @@ def round_thresholds(k: int | None) -> Floats:
 
 
 def effective_share(scores: Scores) -> float:
-    """Return 1/(design effect) of the accuracy: the variance of the mean over items, divided by that over groups."""
-    if scores.group is None:
-        return 1.0
-    hit = scores.correct.double().numpy()
-    _, group = np.unique(scores.group.numpy(), return_inverse=True)
-    residual = np.bincount(group, hit - hit.mean())
-    clustered, independent = float((residual**2).sum()), float(((hit - hit.mean()) ** 2).sum())
-    return 1.0 if clustered <= independent else independent / clustered
+    """Return 1/(design effect) of the accuracy: how many independent items an item in a group counts as."""
+    return 1.0 if scores.group is None else 1 / max(1.0, design_effect(scores.correct.double(), scores.group))
 
 
 def shortest_between(below: float, upto: float) -> float:

@@ -24,12 +24,9 @@ from calibrant.types import Predictions, Split
 
 JUDGED = ("clean", "natural", "corruption", "frequency", "perturbation")
 """Kinds of cells whose items have a label."""
-COLUMNS = {
-    "threshold": ("accepted", "accuracy_accepted"),
-    "sets": ("coverage", "set_size"),
-    "costs": ("cost", "saved"),
-}
-"""Kind of rule → the estimates that are shown."""
+COLUMNS = {"sets": ("coverage", "set_size"), "costs": ("cost", "saved")}
+"""Kind of rule → the estimates that are shown; `ACCEPTED` for all other kinds."""
+ACCEPTED = ("accepted", "accuracy_accepted")
 KEPT = {
     True: "which breaks the promise",
     False: "in line with the promise",
@@ -131,11 +128,11 @@ class RuleUnderShift:
         }
 
     def _titles(self) -> list[str]:
-        return [CALLED[name] for name in COLUMNS[self.rule.kind]]
+        return [CALLED[name] for name in COLUMNS.get(self.rule.kind, ACCEPTED)]
 
     def _row(self, cell: Cell) -> list[str]:
         estimates = self.cells[cell].estimates
-        return [short(estimates[name], name not in COUNTED) for name in COLUMNS[self.rule.kind]]
+        return [short(estimates[name], name not in COUNTED) for name in COLUMNS.get(self.rule.kind, ACCEPTED)]
 
 
 def _called(cell: Cell) -> str:
