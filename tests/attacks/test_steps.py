@@ -15,7 +15,7 @@ from calibrant.attacks.measures import accuracy_under_attack, median_distance
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
-from calibrant.errors import InputError, UnknownNameError
+from calibrant.errors import InputError
 from calibrant.transforms import CCAT
 from tests.attacks.conftest import Victim
 
@@ -69,7 +69,7 @@ def test_pgd_climbs_the_confidence_of_any_other_class(victim: Victim) -> None:
         point = (start + (point + 2.5 * 0.05 / 4 * gradient.sign() - start).clamp(-0.05, 0.05)).clamp(0, 1)
     last = victim.model((point - 0.3) / 0.4).argmax(-1) != victim.y
     torch.testing.assert_close(ours[last], point[last].detach(), atol=1e-5, rtol=0)
-    with pytest.raises(UnknownNameError, match="confidence"):
+    with pytest.raises(InputError, match="maximise='confidense' is unknown"):
         PGD(maximise="confidense")  # type: ignore[arg-type]
 
 

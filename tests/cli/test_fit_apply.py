@@ -114,7 +114,7 @@ def newer(tmp_path: Path) -> None:
         (["fit", "{preds}", "--method", "temprature"], "did you mean 'temperature'"),
         (["fit", "{preds}", "--method", "histogram", "--set", "bin=3"], "did you mean 'bins'"),
         (["fit", "{preds}", "--method", "histogram", "--set", "bins"], "key=value"),
-        (["fit", "{preds}", "--method", "histogram", "--set", "bins=many"], "not a number"),
+        (["fit", "{preds}", "--method", "histogram", "--set", "bins=many"], "must be a whole number"),
         (["fit", "{preds}", "--method", "histogram", "--set", "bins=1000"], "at least 1000 items"),
         (["fit", "{preds}", "--method", "temperature", "--budget", "3"], "--budget belongs to"),
         (["fit", "{preds}", "--budget", "-1"], "budget=-1"),

@@ -229,7 +229,7 @@ def test_probes_that_do_not_apply_are_reported_and_the_others_run(
         (["--what", "variance", "--layers", "conv9"], "unknown layer 'conv9'"),
         (["--what", "attack", "--attack", "fgms"], "did you mean 'fgsm'"),
         (["--what", "attack", "--attack", "cw"], "has no budget"),
-        (["--what", "attack", "--epsilon", "a"], "--epsilon 'a' is not numbers"),
+        (["--what", "attack", "--epsilon", "a"], "--epsilon 'a' must be finite numbers"),
         (["--what", "attack", "--epsilon", "8"], "budgets are of pixels, in 0 … 1"),
         (["--what", "attack", "--ensemble", "swag"], "--ensemble 'swag'"),
         (["--what", "hessian", "--method", "powr"], "did you mean 'power'"),

@@ -37,9 +37,9 @@ def test_seeds(verb: str, preds: Path, tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("method", "setting", "said"),
     [
-        ("temperature", "T=nan", "is not a number"),
-        ("structured_vector", "penalty=abc", "is not a number"),
-        ("histogram", "bins=1e400", "is not a whole number"),
+        ("temperature", "T=nan", "must be a number"),
+        ("structured_vector", "penalty=abc", "must be a number"),
+        ("histogram", "bins=1e400", "must be a whole number"),
     ],
 )
 def test_settings(

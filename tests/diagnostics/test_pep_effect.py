@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from calibrant.diagnostics.pep_effect import pep_effect
+from calibrant.errors import InputError
 from calibrant.functional.trace import exact, hutchinson
 
 G = torch.Generator().manual_seed(0)
@@ -86,3 +87,20 @@ def test_both_traces_by_probes_cover_the_exact_ones() -> None:
         by_probes, exactly = getattr(found, name), getattr(truth, name)
         assert abs(by_probes.value - exactly.value) < 4 * by_probes.standard_error
     assert found.items == truth.items == 9
+
+
+def test_batches_may_be_pairs_dicts_or_a_single_pair() -> None:
+    single, *others = (
+        pep_effect(tiny(), batches, where="all", probes=0, sigmas=(0.1,), members=4)
+        for batches in (
+            (X, Y),
+            [(X[:4], Y[:4], torch.arange(4)), (X[4:], Y[4:], torch.arange(4, 9))],
+            [{"x": X, "y": Y}],
+        )
+    )
+    for other in others:
+        assert other.items == single.items == 9
+        assert other.predict(0.1) == pytest.approx(single.predict(0.1))
+        assert other.measured[0] == pytest.approx(single.measured[0])
+    with pytest.raises(InputError, match="no batches"):
+        pep_effect(tiny(), ())

@@ -140,7 +140,7 @@ def test_bad_input_is_one_line() -> None:
         calibrant.fit("histogram", p, kind="all")
     with pytest.raises(InputError, match="bins=0"):
         calibrant.fit("histogram", p, bins=0)
-    with pytest.raises(InputError, match="not a whole number"):
+    with pytest.raises(InputError, match="bins=2.5 must be a whole number"):
         calibrant.fit("histogram", p, bins=2.5)
 
 

@@ -44,26 +44,26 @@ def small(*settings: str) -> Recipe:
         (["network=unet"], "'unet' cannot read digits .1×8×8.: .*too small"),
         (["network=text_cnn"], "'text_cnn' cannot read digits"),
         (["loss.class_weights=[1.0, 2.0]"], "2 class weights for 10 classes"),
-        (["loss={name='focal', gamma=nan}"], "key 'loss.gamma': expected a number, got nan"),
+        (["loss={name='focal', gamma=nan}"], "loss.gamma=nan must be a number"),
         (["loss={name='inverse_focal', gamma=inf}"], "gamma must be 0 or more"),
         (["penalties=[{name='mmce', width=0.0}]"], "width must be positive"),
-        (["penalties=[{name='entropy', weight='high'}]"], "'penalties.0.weight': expected a number, got 'high'"),
-        (["loss={name='focal', steps=[[1.0]]}"], "'loss.steps.0': expected a list of 2"),
-        (["loss.class_weights='often'"], "'loss.class_weights': expected a list, got 'often'"),
+        (["penalties=[{name='entropy', weight='high'}]"], "penalties.0.weight='high' must be a number"),
+        (["loss={name='focal', steps=[[1.0]]}"], "loss.steps.0=.* must be a list of 2"),
+        (["loss.class_weights='often'"], "loss.class_weights='often' must be a list"),
         (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-1]"], "class weights must be 0 or more"),
         (["targets.epsilon=0.1"], "targets 'one_hot' has no settings"),
         (["targets={name='adals', classes=3}"], "unknown key 'targets.classes'"),
         (["transforms=[{name='ccat', rho=-1}]"], "rho 0 or more"),
-        (["transforms=[{name='ccat', attack=3}]"], "'transforms.0.attack': expected a name"),
-        (["transforms=[{name='ccat', attack={alpha='a'}}]"], "'transforms.0.attack.alpha': expected a number"),
-        (["schedule={name='multistep', milestones=[nan]}"], "'schedule.milestones.0': expected a number, got nan"),
-        (["targets={name='ar_adals', ruler='linf'}"], "'targets.ruler' is 'linf'; it must be one of 'ddn', 'cw'"),
-        (["targets={name='ar_adals', levels='ten'}"], "'targets.levels': expected a whole number, got 'ten'"),
-        (["targets={name='ar_adals', levels=2.5}"], "'targets.levels': expected a whole number, got 2.5"),
-        (["targets={name='ar_adals', refresh_after=3}"], "'targets.refresh_after': expected a list, got 3"),
+        (["transforms=[{name='ccat', attack=3}]"], "transforms.0.attack=3 must be a name"),
+        (["transforms=[{name='ccat', attack={alpha='a'}}]"], "transforms.0.attack.alpha='a' must be a number"),
+        (["schedule={name='multistep', milestones=[nan]}"], "schedule.milestones.0=nan must be a number"),
+        (["targets={name='ar_adals', ruler='linf'}"], "targets.ruler='linf' is unknown; use 'ddn' or 'cw'"),
+        (["targets={name='ar_adals', levels='ten'}"], "targets.levels='ten' must be a whole number"),
+        (["targets={name='ar_adals', levels=2.5}"], "targets.levels=2.5 must be a whole number"),
+        (["targets={name='ar_adals', refresh_after=3}"], "targets.refresh_after=3 must be a list"),
         (
             ["targets={name='ar_adals', refresh_after=['a']}"],
-            "'targets.refresh_after.0': expected a whole number, got 'a'",
+            "targets.refresh_after.0='a' must be a whole number",
         ),
         (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2., but the run ends after 2 .*after=.1."),
@@ -250,4 +250,7 @@ def test_a_base_is_found_beside_the_file_that_names_it(tmp_path: Path) -> None:
         read(tmp_path / "second.toml")
     (tmp_path / "first.toml").write_text("base = [1]\n")
     with pytest.raises(InputError, match=r"first\.toml: key 'base' is \[1\]"):
+        read(tmp_path / "second.toml")
+    (tmp_path / "first.toml").write_text('base = "digits/focl"\n')
+    with pytest.raises(CalibrantError, match=r"first\.toml: unknown recipe 'digits/focl'; did you mean 'digits/focal'"):
         read(tmp_path / "second.toml")

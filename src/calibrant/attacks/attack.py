@@ -17,13 +17,14 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import boundary, settings
+from calibrant.attacks import boundary
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.gradients import PixelModel
 from calibrant.attacks.loop import Loop, batch_limit, equal_parts
 from calibrant.attacks.networks import modules, predictor_device, untouched
 from calibrant.attacks.task import Seen, State, Task, norms
 from calibrant.errors import InputError, NoGradientError
+from calibrant.functional import settings
 
 BOX = Bounds()
 """Pixels in [0, 1] that the network takes as they are."""
@@ -52,7 +53,7 @@ class Attack(ABC):
     kappa: ClassVar[float] = 0.0  # required lead of the winning logit; CW makes it a setting
 
     def __post_init__(self) -> None:
-        settings.convert(self)  # a subclass checks its ranges after this
+        settings.convert(self, unbounded=("norm",))  # a subclass checks its ranges after this
 
     @property
     def steps(self) -> int:

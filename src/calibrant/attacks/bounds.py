@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.attacks.settings import number
 from calibrant.errors import InputError
+from calibrant.functional.settings import number
 
 ROUNDING = 1e-4
 """How far a float32 pixel may exceed a bound through rounding, as a share of the range."""

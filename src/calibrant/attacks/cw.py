@@ -23,8 +23,8 @@ from torch import Tensor
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.bounds import Bounds
-from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, spread
+from calibrant.functional.settings import at_least, positive
 
 INSIDE = 0.4
 FARTHEST = math.atanh(INSIDE)

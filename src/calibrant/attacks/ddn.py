@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
+from calibrant.functional.settings import at_least, positive
 
 FINEST = 0.02
 """The last α and γ, as a share of the first."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import Seen, State, Task, spread
+from calibrant.functional.settings import at_least
 
 PUSH = 1e-4
 """Added to |h_l|, as in the authors' code, so that the step ends beyond the boundary and not on it."""

@@ -13,8 +13,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import Seen, State, Task
+from calibrant.functional.settings import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from calibrant.attacks.fgsm import FGSM
-from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import State, Task, direction
 from calibrant.errors import InputError
 from calibrant.functional.frequency_band import band_pass
+from calibrant.functional.settings import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
-from calibrant.errors import InputError, unknown
+from calibrant.errors import InputError
+from calibrant.functional.settings import at_least, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,6 @@ class PGD(Attack):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
         at_least(self, epsilon=0, iterations=1)
         positive(self, "alpha")
-        if self.maximise not in ("loss", "confidence"):
-            raise unknown("objective", str(self.maximise), ("loss", "confidence"))
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)

@@ -29,11 +29,11 @@ from calibrant.attacks.bounds import Bounds, check_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
 from calibrant.attacks.networks import predictor_device, weights_hash
-from calibrant.attacks.settings import whole_number
 from calibrant.attacks.store import Store, open_store
 from calibrant.data.batches import Batches
 from calibrant.errors import InputError, NoGradientError, unknown
 from calibrant.files.hashed import tensor_hash
+from calibrant.functional.settings import whole_number
 from calibrant.functional.tensors import as_tensor
 from calibrant.types import Split, jsonable
 

@@ -19,7 +19,7 @@ IGNORED = -100
 def each_batch(batches: Any) -> Iterator[Any]:
     """Yield every batch, at least one; a single pair of tensors (x, y) is one batch."""
     empty = True
-    single = isinstance(batches, tuple) and isinstance(batches[0], Tensor)
+    single = isinstance(batches, tuple) and isinstance(next(iter(batches), None), Tensor)
     with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed for its workers from the global generator
         for batch in [batches] if single else batches:
             empty = False

@@ -11,14 +11,16 @@ the paper's figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from calibrant.diagnostics.batches import each_batch
 from calibrant.diagnostics.curvature import Curvature
+from calibrant.ensembles.inputs import unpack
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import Where, select
 from calibrant.ensembles.sigma import sigma_curve
@@ -46,7 +48,7 @@ class PEPEffect:
 
 def pep_effect(
     model: nn.Module,
-    batches: Sequence[tuple[Tensor, Tensor]] | tuple[Tensor, Tensor],
+    batches: Iterable[Any],
     *,
     where: Where = "auto",
     probes: int = 32,
@@ -54,7 +56,7 @@ def pep_effect(
     members: int = 20,
     seed: int = 0,
 ) -> PEPEffect:
-    """The curvature terms of PEP's effect on `batches` ((x, y) pairs), and the measured gain at each of `sigmas`.
+    """The curvature terms of PEP's effect on `batches`, and the measured gain at each of `sigmas`.
 
     `probes` is the number of random vectors of each trace. `probes=0` computes both traces exactly, with one product
     per parameter: for small networks only.
@@ -71,4 +73,4 @@ def pep_effect(
     curve = sigma_curve(PEP(model, 0.0, members, where=where, seed=seed, antithetic=True), pairs)
     zero = curve.at(0.0).log_likelihood
     gains = tuple((s, curve.at(s).log_likelihood - zero) for s in sigmas)
-    return PEPEffect(laplacian, fisher, sum(len(y) for _, y, *_ in pairs), gains)
+    return PEPEffect(laplacian, fisher, sum(len(unpack(batch)[2]) for batch in pairs), gains)

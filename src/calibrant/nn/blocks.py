@@ -6,8 +6,9 @@ block). Parameters have the names that published weights use (conv1, bn1, …, d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,6 +46,15 @@ class Layers:
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1, bias: bool = False) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=bias)
+
+
+def dense_layers(widths: Sequence[int], layers: Layers, batch_norm: bool) -> nn.Sequential:
+    """Linear, BatchNorm, activation and dropout from each width to the next."""
+    made = nn.Sequential()
+    for inputs, outputs in pairwise(widths):
+        norm = nn.BatchNorm1d(outputs) if batch_norm else nn.Identity()
+        made.append(nn.Sequential(nn.Linear(inputs, outputs), norm, layers.act(), layers.drop()))
+    return made
 
 
 def he(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blocks import Classifier, Layers
+from calibrant.nn.blocks import Classifier, Layers, dense_layers
 
 
 class CNN(Classifier):
@@ -40,7 +40,7 @@ class CNN(Classifier):
         norm_first: bool = True,
     ) -> None:
         super().__init__()
-        self.convolutions, self.dense = nn.Sequential(), nn.Sequential()
+        self.convolutions = nn.Sequential()
         channels, (height, width) = in_channels, size
         first = True
         for stage in stages:
@@ -56,12 +56,9 @@ class CNN(Classifier):
                 height, width = height // window, width // window
         if height < 1 or width < 1:
             raise InputError(f"images of {size[0]}×{size[1]} vanish in this CNN; use padding=1, window=1 or the mlp")
-        units = channels * height * width
-        for wide in dense:
-            norm = nn.BatchNorm1d(wide) if dense_norm else nn.Identity()
-            self.dense.append(nn.Sequential(nn.Linear(units, wide), norm, layers.act(), layers.drop()))
-            units = wide
-        self.fc = nn.Linear(units, classes)
+        widths = (channels * height * width, *dense)
+        self.dense = dense_layers(widths, layers, dense_norm)
+        self.fc = nn.Linear(widths[-1], classes)
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.dense(self.convolutions(x).flatten(1))

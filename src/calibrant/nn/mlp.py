@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Classifier, Layers
+from calibrant.nn.blocks import Classifier, Layers, dense_layers
 
 
 class MLP(Classifier):
@@ -23,13 +23,9 @@ class MLP(Classifier):
         batch_norm: bool = True,
     ) -> None:
         super().__init__()
-        width = in_channels * size[0] * size[1]
-        self.body = nn.Sequential()
-        for units in hidden:
-            norm = nn.BatchNorm1d(units) if batch_norm else nn.Identity()
-            self.body.append(nn.Sequential(nn.Linear(width, units), norm, layers.act(), layers.drop()))
-            width = units
-        self.fc = nn.Linear(width, classes)
+        widths = (in_channels * size[0] * size[1], *hidden)
+        self.body = dense_layers(widths, layers, batch_norm)
+        self.fc = nn.Linear(widths[-1], classes)
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x.flatten(1))

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Real
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import CPU
+from calibrant.functional.settings import convert, kinds_of
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
 from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
@@ -82,20 +82,7 @@ class Calibrator:
 
     def __post_init__(self) -> None:
         """Check every setting against its annotation. A subclass adds rules with `require`."""
-        kinds = _kinds(type(self))
-        for f in fields(self):
-            self._check_type(f.name, getattr(self, f.name), kinds[f.name])
-
-    def _check_type(self, setting: str, value: Any, kinds: tuple[Any, ...]) -> None:
-        if value is None and NoneType in kinds:
-            return
-        if words := _words(kinds):
-            known = " or ".join(map(repr, words))
-            self.require(isinstance(value, str) and value in words, setting, f"is unknown; use {known}")
-        elif float in kinds or int in kinds:
-            self.require(isinstance(value, Real) and not isinstance(value, bool), setting, "is not a number")
-            whole = float in kinds or float(value).is_integer()  # False for infinity
-            self.require(whole, setting, "is not a whole number")
+        convert(self, f"{self.name}: ")
 
     def require(self, met: bool, setting: str, rule: str) -> None:
         """Refuse the value of a setting that breaks a rule."""
@@ -108,20 +95,13 @@ class Calibrator:
             raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {n}")
 
 
-def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
-    """Setting → the types that its annotation allows, such as float, NoneType or Literal[…]."""
-    hints = get_type_hints(calibrator).items()
-    return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
-
-
-def _words(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-
-
 def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
     """Setting → the words that it may be, and None if that is allowed. Settings that are no words are left out."""
-    found = {name: (_words(kinds), (None,) if NoneType in kinds else ()) for name, kinds in _kinds(calibrator).items()}
-    return {name: words + none for name, (words, none) in found.items() if words}
+    found = {}
+    for name, kinds in kinds_of(calibrator).items():
+        if words := tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)):
+            found[name] = words + (None,) * (NoneType in kinds)
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from calibrant.attacks import ATTACKS, Attack, Bounds
 from calibrant.data import Data
 from calibrant.errors import CalibrantError, InputError, unknown
+from calibrant.functional.settings import types_of
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
 from calibrant.targets import TARGETS
@@ -113,7 +114,7 @@ def make(
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     written = {CLASS_WEIGHTS if table is LOSSES and n == "weight" else n: n for n in names if n not in known}
     given = {name: value for name, value in defaults.items() if name in written}
-    hints = _types(target)
+    hints = types_of(target)
     for option, value in choice.options.items():
         if option not in written:
             raise _unknown_option(key, choice.name, option, list(written))
@@ -132,14 +133,6 @@ def make(
             f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; pass How(handed=…)"
         )
     return target(**given)
-
-
-def _types(target: Any) -> dict[str, Any]:
-    """The types of the parameters; empty if they are not known when the program runs."""
-    try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) and not is_dataclass(target) else target)
-    except (NameError, TypeError):  # a name that only type checkers import, or a `functools.partial`
-        return {}
 
 
 def _unknown_option(key: str, name: str, option: str, options: list[str]) -> CalibrantError:

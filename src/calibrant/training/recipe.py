@@ -189,9 +189,12 @@ def _read(source: str, above: tuple[Path, ...]) -> Recipe:
     base = table.pop("base")
     if not isinstance(base, str):
         raise InputError(f"{path}: key 'base' is {base!r}; it must be the name of a recipe, or of another file")
-    if base not in RECIPES:
-        base = str(path.parent / base)  # relative to the file that names it
     try:
+        if base not in RECIPES:
+            place = path.parent / base  # relative to the file that names it
+            if not place.suffix and not place.exists():
+                raise unknown("recipe", base, RECIPES)
+            base = str(place)
         return _read(base, (*above, path.resolve())).with_settings(dict(_flat(table)))
     except (InputError, KeyError) as error:
         raise type(error)(f"{path}: {error}") from None

@@ -3,7 +3,7 @@
     build(Recipe, {"epochs": 5, "optimiser": {"lr": 0.1}})     plain(recipe)     assign(table, "optimiser.lr=0.1")
 
 An unknown key is an error that names the nearest valid one. A value of the wrong type is an error that names the key,
-what was expected and what was given. Nothing is converted except an integer to a float.
+what it must be and what was given. Nothing is converted except an integer to a float, and lists to tuples.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from calibrant.errors import InputError, unknown
+from calibrant.functional.settings import SCALARS, number, word
 
 T = TypeVar("T")
 
@@ -134,9 +135,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             return None
         raise _wrong(path, "nothing", value)
     if origin is Literal:
-        if value in args and type(value) in {type(a) for a in args}:
-            return value
-        raise InputError(f"key {path!r} is {value!r}; it must be one of {', '.join(map(repr, args))}")
+        return word(path, value, args)
     if origin in (Union, types.UnionType):
         return _alternative(args, value, path)
     if origin is tuple or (origin is not None and issubclass(origin, Sequence)):
@@ -180,21 +179,17 @@ def as_choice(value: Any, path: str) -> Choice:
 
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:
-    # bool is an int in Python, but `epochs = true` is a mistake; so is nan, which TOML can write
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
-        return float(value)
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint in (bool, str) and isinstance(value, hint):
-        return value
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    if hint not in words:  # not a type of TOML: the class that takes the value checks it
-        return value
-    raise _wrong(path, words[hint], value)
+    if hint is float:
+        return number(path, value, infinite=True)
+    if hint in SCALARS:
+        return SCALARS[hint](path, value)
+    if hint is str and not isinstance(value, str):
+        raise _wrong(path, "text", value)
+    return value  # if this is no type of TOML, the class that takes the value checks it
 
 
 def _wrong(path: str, expected: str, value: Any) -> InputError:
-    return InputError(f"key {path!r}: expected {expected}, got {value!r}")
+    return InputError(f"{path}={value!r} must be {expected}")
 
 
 def _tuples(value: Any) -> Any:
