@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain, repeat
 from multiprocessing.util import Finalize
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,20 +125,34 @@ def test_a_killed_process_is_replaced_and_its_step_tried_again(tmp_path: Path) -
     assert [s.runs() for s in steps] == [2, 1, 3] and found["c"].why.startswith("its process died 3 times")
 
 
-def test_only_steps_that_should_end_in_time_are_started(tmp_path: Path) -> None:
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    """Let `execute` begin at 0, and look at its clock at `now` ever after."""
+    times = chain([0.0], repeat(now))
+    monkeypatch.setattr(schedule, "time", SimpleNamespace(time=lambda: next(times)))
+
+
+def test_only_steps_that_should_end_in_time_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [
-        Note(tmp_path, "long", guess=10000.0),
-        Note(tmp_path, "needs long", ("long",)),
+        Note(tmp_path, "late", guess=2500.0),
+        Note(tmp_path, "needs it", ("late",)),
         Note(tmp_path, "short", guess=1.0),
         Note(tmp_path, "unknown"),
-        Note(tmp_path, "in reserve", guess=3000.0),
-        Note(tmp_path, "beside", gpu=False, guess=3000.0),
+        Note(tmp_path, "without reserve", gpu=False, guess=2500.0),
     ]
-    found = {o.step.key: o.ending for o in execute(steps, InProcess(), time.time() + 5000, reserve=2500)}
+    set_clock(monkeypatch, 2000.0)
+    found = {o.step.key: o.ending for o in execute(steps, InProcess(), 5000.0, reserve=1000.0)}
     assert found == {
-        "long": "left", "needs long": "skipped", "short": "done", "unknown": "done", "in reserve": "left",
-        "beside": "done",
+        "late": "left", "needs it": "skipped", "short": "done", "unknown": "done", "without reserve": "done",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("now", "ending"), [(40.0, "done"), (60.0, "left")])
+def test_a_step_too_long_for_any_call_is_started_in_the_first_half_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: float, ending: str
+) -> None:
+    set_clock(monkeypatch, now)
+    [outcome] = execute([Note(tmp_path, "long", guess=101.0)], InProcess(), 100.0)
+    assert outcome.ending == ending
 
 
 def test_cpu_steps_run_beside_gpu_steps(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def run(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="start only what should end in this time, and stop trainings at the end of an epoch (one whose pace "
-            "is unknown trains at least one epoch); the same command goes on later",
+            help="start only what should end in this time, or needs more than all of it, and stop trainings at the end "
+            "of an epoch (one whose pace is unknown trains at least one epoch); the same command goes on later",
             min=0.01,
         ),
     ] = None,

@@ -20,8 +20,11 @@ def execute(
 ) -> Iterator[Outcome]:
     """Run all steps that are not done, earlier ones first where possible; yield the outcome of each as it ends.
 
-    Only steps that should end before `deadline` (by `time.time()`) are started. Steps that want the accelerator must
-    end `reserve` seconds earlier, so that the steps that need their output still have time."""
+    Only steps that should end before `deadline` (by `time.time()`) are started. A step that needs more than all the
+    time from now to the deadline can only be done in parts: it is started if at least half of that time is left. Steps
+    that want the accelerator must end `reserve` seconds earlier, so that steps that need their output still have time.
+    """
+    begun = time.time()
     waiting = {step.key: step for step in steps if not step.done()}
     running: set[str] = set()
     tries: Counter[str] = Counter()
@@ -36,7 +39,7 @@ def execute(
                     continue
                 if any(need in waiting for need in step.needs) or not pool.room(step):
                     continue
-                if _late(step, end(step)):
+                if _late(step, begun, end(step)):
                     del waiting[step.key]
                     yield Outcome(step, "left")
                     yield from _skipped(step, waiting)
@@ -58,7 +61,7 @@ def execute(
                         ),
                     )
                 elif outcome.ending == "busy":
-                    if _late(step, end(step)):
+                    if _late(step, begun, end(step)):
                         outcome = Outcome(step, "left")
                     else:
                         time.sleep(RECHECK)
@@ -72,11 +75,11 @@ def execute(
         pool.close()
 
 
-def _late(step: Step, deadline: float | None) -> bool:
+def _late(step: Step, begun: float, deadline: float | None) -> bool:
     if deadline is None:
         return False
-    left = deadline - time.time()
-    return left <= 0 or (step.seconds() or 0.0) > left
+    whole, left, asked = deadline - begun, deadline - time.time(), step.seconds() or 0.0
+    return left <= 0 or left < (asked if asked <= whole else whole / 2)
 
 
 def _skipped(step: Step, waiting: dict[str, Step]) -> Iterator[Outcome]:
