@@ -213,7 +213,9 @@ from tests.executors.test_executors import Note
 from calibrant.executors import InProcess, LocalProcesses, execute
 from calibrant.executors.cluster import RayCluster
 quick = int(sys.argv[3])
-steps = [Note(Path(sys.argv[1]), f"s{i}", until="" if i < quick else "never") for i in range(6)]
+folder, first = Path(sys.argv[1]), tuple(f"s{i}" for i in range(quick))
+steps = [Note(folder, key) for key in first]
+steps += [Note(folder, f"s{i}", first, until="never") for i in range(quick, 6)]
 if __name__ == "__main__":
     here = {"here": InProcess, "two": lambda: LocalProcesses(2)}
     pool = here[sys.argv[2]]() if sys.argv[2] in here else RayCluster(sys.argv[2])

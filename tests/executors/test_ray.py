@@ -78,9 +78,11 @@ def test_a_killed_worker_and_a_lost_node_lose_no_step(cluster: Any, tmp_path: Pa
 
 def test_a_killed_driver_is_followed_by_another(cluster: Any, tmp_path: Path) -> None:
     first = call(tmp_path, cluster.address, 2)
-    wait_for(lambda: all(Note(tmp_path, f"s{i}").done() for i in range(2)))
-    first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=60)
+    try:
+        wait_for(lambda: all(Note(tmp_path, f"s{i}").done() for i in range(2)))
+    finally:
+        first.kill()
+        first.communicate(timeout=60)
     done = [i for i in range(6) if Note(tmp_path, f"s{i}").done()]
     assert done == [0, 1]
     steps = [Note(tmp_path, f"s{i}") for i in range(6)]
