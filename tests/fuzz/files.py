@@ -43,7 +43,9 @@ def _numbers(s: Sample, end: End) -> str | None:
 
 def bad_case(folder: Path, rng: Rng, fitted: Path) -> Case:
     what, words = bad(folder, rng)
-    return Case("bad", what, _command(words, rng, fitted), (2,))
+    argv = _command(words, rng, fitted)
+    new_items = what.startswith("no labels") and argv[0] == "apply"  # a map needs no labels, only its classes
+    return Case("bad", what, argv, (0, 2) if new_items else (2,))
 
 
 def damaged_case(folder: Path, rng: Rng, fitted: Path) -> Case:
