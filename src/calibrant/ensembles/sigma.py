@@ -102,7 +102,7 @@ class Curve:
         images = int(self.image.diff().count_nonzero()) + 1
         if images < 2:
             return torch.nan
-        total = values.new_zeros(int(self.image.max()) + 1).index_add_(0, self.image, values - values.mean())
+        total = values.new_zeros(int(self.image.max()) + 1).index_add_(0, self.image.to(values.device), values - values.mean())
         return float((total.square().sum() * images / (images - 1)).sqrt() / len(values))
 
     def _evaluate(self, sigma: float) -> SigmaPoint:
