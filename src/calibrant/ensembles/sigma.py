@@ -103,9 +103,8 @@ class Curve:
         images = int(self.image.diff().count_nonzero()) + 1
         if images < 2:
             return torch.nan
-        total = values.new_zeros(int(self.image.max()) + 1).index_add_(
-            0, self.image.to(values.device), values - values.mean()
-        )
+        image = self.image.to(values.device)  # the scores of few items are computed on the CPU
+        total = values.new_zeros(int(image.max()) + 1).index_add_(0, image, values - values.mean())
         return float((total.square().sum() * images / (images - 1)).sqrt() / len(values))
 
     def _evaluate(self, sigma: float) -> SigmaPoint:
