@@ -102,12 +102,3 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(tmp_path: Path, capsys: 
     assert "truncated or edited" in capsys.readouterr().err
     assert (tmp_path / "a" / "checkpoint" / "00004.safetensors").read_bytes() == whole
     assert "truncated" in (tmp_path / "a" / "log.jsonl").read_text()
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
-    recipe = read("digits/cross_entropy", ["epochs=2", "network.hidden=[16]"])
-    first = train(recipe, tmp_path / "a", How(device="cpu", quiet=True))
-    stamp = (tmp_path / "a" / "checkpoint" / "00002.json").stat().st_mtime_ns
-    second = train(recipe, tmp_path / "a", How(device="cpu", quiet=True))
-    assert second["metrics"] == first["metrics"] and second["train_seconds"] == first["train_seconds"]
-    assert (tmp_path / "a" / "checkpoint" / "00002.json").stat().st_mtime_ns == stamp
