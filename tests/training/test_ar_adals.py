@@ -147,47 +147,45 @@ def test_of_ensemble_learns_from_the_pooled_prediction(run: Path, tmp_path: Path
 # -- what can go wrong -----------------------------------------------------------------------------------------------
 
 
-def refused(recipe: Recipe, out: Path, how: How) -> str:
+def refused(recipe: Recipe, out: Path, levels: Path | None) -> str:
+    """The message of a training that is refused before anything is written."""
     with pytest.raises((InputError, FileError)) as caught:
-        train(recipe, out, how)
+        train(recipe, out, replace(QUIET, levels=levels))
+    assert not out.exists()
     return str(caught.value)
 
 
-def test_missing_validation_levels_are_refused(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "train only"
+def changed_distances(run: Path, folder: Path, **changes: Any) -> Path:
+    """A folder with the distances of the run's twin, those of the validation part changed."""
     folder.mkdir()
-    source = run / "vanilla" / "robustness" / "ddn" / "train.safetensors"
-    (folder / "train.safetensors").write_bytes(source.read_bytes())
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=folder))
-    assert "validation.safetensors is missing" in said and "--split validation" in said
-    no_validation = "data.sizes={train=60, validation=0, calibration=20, test=40}"
-    assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
+    for split, change in (("train", {}), ("validation", changes)):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(folder / f"{split}.safetensors", replace(found, **change))
+    return folder
 
 
-def test_robustness_of_another_split_or_data_set_is_refused(run: Path, tmp_path: Path) -> None:
-    stored = run / "vanilla" / "robustness" / "ddn"
-    swapped = tmp_path / "swapped"
-    swapped.mkdir()
-    for a, b in (("train", "validation"), ("validation", "train")):
-        (swapped / f"{a}.safetensors").write_bytes((stored / f"{b}.safetensors").read_bytes())
-    said = refused(small(), tmp_path / "a", replace(QUIET, levels=swapped))
-    assert "the train part of digits, but of the validation part of digits" in said
-    said = refused(small("data.seed=1"), tmp_path / "b", replace(QUIET, levels=stored))
-    assert "another seed or other sizes" in said
-    said = refused(small("data.seed=1"), tmp_path / "c", replace(QUIET, levels=run))
+def test_distances_of_other_items_are_refused(run: Path, tmp_path: Path) -> None:
+    out, stored = tmp_path / "out", run / "vanilla" / "robustness" / "ddn"
+    assert "another seed or other sizes" in refused(small("data.seed=1"), out, stored)
+    said = refused(small("data.seed=1"), out, run)
     assert "was trained on digits (seed 0" in said and "(seed 1" in said
-    (swapped / "train.safetensors").write_bytes((stored / "train.safetensors").read_bytes()[:-8])
-    assert "truncated" in refused(small(), tmp_path / "d", replace(QUIET, levels=swapped))
-    assert "neither a run nor" in refused(small(), tmp_path / "e", replace(QUIET, levels=tmp_path / "nowhere"))
-    assert not any(tmp_path.glob("[a-e]")), "nothing is written"
+    assert "neither a run nor" in refused(small(), out, tmp_path / "nowhere")
+    folder = changed_distances(run, tmp_path / "folder")
+    shutil.copy(stored / "train.safetensors", folder / "validation.safetensors")
+    said = refused(small(), out, folder)
+    assert "the validation part of digits, but of the train part of digits" in said
+    (folder / "validation.safetensors").write_bytes((stored / "validation.safetensors").read_bytes()[:-8])
+    assert "truncated" in refused(small(), out, folder)
+    (folder / "validation.safetensors").unlink()
+    said = refused(small(), out, folder)
+    assert "validation.safetensors is missing" in said and "--split validation" in said
 
 
 def test_distances_of_another_ruler_are_refused(run: Path, tmp_path: Path) -> None:
-    """Files say what measured them. A recipe that names another would write that into recipe, levels and targets."""
+    """A recipe that names another ruler would write that into its records."""
     stored = run / "vanilla" / "robustness" / "ddn"
-    said = refused(small("targets.ruler=cw"), tmp_path / "a", replace(QUIET, levels=stored))
+    said = refused(small("targets.ruler=cw"), tmp_path / "a", stored)
     assert "train.safetensors was measured by ddn, and this recipe's ruler is cw; add --set targets.ruler=ddn" in said
-    assert not (tmp_path / "a").exists(), "nothing is written"
     train(small("epochs=1"), tmp_path / "b", replace(QUIET, levels=stored))
     for name in ("levels.json", "targets.json"):
         assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
@@ -196,16 +194,11 @@ def test_distances_of_another_ruler_are_refused(run: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changed", "says"), [({"network": "another"}, "two networks"), ({"edition": 8}, "two editions of ddn")]
 )
-def test_levels_of_both_parts_are_of_one_network_and_edition(
+def test_distances_of_both_parts_are_of_one_network_and_edition(
     changed: dict[str, Any], says: str, run: Path, tmp_path: Path
 ) -> None:
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    for split, change in (("train", {}), ("validation", changed)):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, **change))
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert f"are of {says}" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
+    said = refused(small(), tmp_path / "r", changed_distances(run, tmp_path / "mixed", **changed))
+    assert f"are of {says}" in said and "--split train,validation" in said
 
 
 def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path: Path) -> None:
@@ -237,24 +230,20 @@ def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) ->
 def test_items_without_another_prediction_are_named(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their distance is infinite: of the most robust level, and if they are many, cut by their order alone."""
-    folder = tmp_path / "far"
-    folder.mkdir()
-    for split in ("train", "validation"):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        count = 7 if split == "train" else 0
-        far = torch.where(torch.arange(len(found.distance)) < count, torch.inf, found.distance)
-        distances.write(folder / f"{split}.safetensors", replace(found, distance=far))
-    places = ", ".join(map(str, distances.read(folder / "train.safetensors").index[:5].tolist()))
+    """Their distance is infinite, so they count as the most robust."""
+    found = distances.read(run / "vanilla" / "robustness" / "ddn" / "validation.safetensors")
+    far = torch.where(torch.arange(40) < 7, torch.inf, found.distance)
+    folder = changed_distances(run, tmp_path / "far", distance=far)
     train(small("epochs=1"), tmp_path / "r", How(device="cpu", levels=folder))
+    places = ", ".join(map(str, found.index[:5].tolist()))
     said = capsys.readouterr().err
-    assert f"ddn found no other prediction for 7 of 60 train items (places {places}, …)" in said
-    assert "validation items" not in said
+    assert f"ddn found no other prediction for 7 of 40 validation items (places {places}, …)" in said
+    assert "train items" not in said
 
 
 def test_levels_are_refused_for_targets_without_levels(tmp_path: Path) -> None:
-    said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
-    assert "--levels is for targets that need robustness levels" in said and not (tmp_path / "r").exists()
+    said = refused(read("digits/focal"), tmp_path / "r", tmp_path)
+    assert "--levels is for targets that need robustness levels" in said
 
 
 def test_an_item_without_a_level_is_named(tmp_path: Path) -> None:
@@ -318,7 +307,7 @@ def test_distances_of_a_read_only_run_are_stored_in_the_new_run(
         return not (mode & os.W_OK and closed in (Path(path), *Path(path).parents)) and allowed(path, mode)
 
     monkeypatch.setattr(os, "access", access)
-    assert "no permission to write in" in refused(small(), closed / "r", QUIET)
+    assert "no permission to write in" in refused(small(), closed / "r", None)
     words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", str(closed), "--device", "cpu"]
     (closed / "robustness" / "ddn" / "test.safetensors").write_text("junk")  # the audit wants it, and cannot mend it
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
