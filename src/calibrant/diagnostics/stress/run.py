@@ -9,7 +9,7 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import Material, limited
 from calibrant.diagnostics.stress.store import Arrays, Folder
 from calibrant.diagnostics.stress.subject import Subject
-from calibrant.ensembles.single import with_progress
+from calibrant.ensembles.ensemble import with_progress
 from calibrant.errors import CalibrantError, InputError
 
 
