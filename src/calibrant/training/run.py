@@ -7,6 +7,7 @@ for adaptive targets, and levels.json and `vanilla/` (the attacked twin) for tar
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -251,6 +252,7 @@ def make_fabric(recipe: Recipe, how: How) -> Fabric:
         raise InputError("device is 'cuda', but torch sees no CUDA device; use --device cpu")
     if how.devices > 1 and "graph" in recipe.engine:
         raise InputError("engine 'graph' runs in one process; use --set engine=eager with --devices")
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its tips tell nothing about the run
     fabric = Fabric(
         accelerator=kind,
         devices=how.devices,
