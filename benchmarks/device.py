@@ -1,10 +1,11 @@
 """The time of the panel, its intervals and the fits on a CUDA device, and how far their numbers are from the CPU's.
 
-    python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT] [--profile]
+    python -m benchmarks.device [--device cuda] [--rounds 5] [--json benchmarks/device.json] [--profile]
 
 One table with one row per job: the median milliseconds after a warm-up, the largest absolute difference from the CPU's
-numbers, a limit for each, and whether both are kept. `--profile` adds where the panels and the fit of a temperature
-spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small` checks the script.
+numbers, a limit for each, and whether both are kept. `python -m benchmarks.speed --page` puts the table of
+`benchmarks/device.json` on docs/speed.md. `--profile` adds where the panels and the fit of a temperature spend the
+device's time, and how often they launch a kernel or wait for one. `--device cpu --small` checks the script.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 
 import calibrant
 from benchmarks.metrics import data
-from benchmarks.side_by_side import Call, in_turns, options, table, timed
+from benchmarks.side_by_side import Call, in_turns, machine, options, table, timed
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.guard import guard
 from calibrant.posthoc.temperature import Temperature
@@ -31,6 +32,7 @@ from calibrant.types import Report
 SAME, SOLVED, FITTED = 1e-9, 1e-6, 1e-4
 """Largest allowed differences: of values and interval ends, of a temperature, of a linear map's log-probabilities."""
 HEAD = ("job", "ms", "limit", "difference", "limit", "")
+PACKAGES = ("calibrant", "torch", "triton", "numpy")
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,26 @@ def apart(a: Report, b: Report) -> float:
     return max(gaps)
 
 
+def section(record: dict[str, Any]) -> str:
+    """The part of docs/speed.md about a device."""
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    rows = [Row(**row) for row in record["rows"]]
+    lines = [
+        "## On a GPU",
+        "",
+        "    python -m benchmarks.device --json benchmarks/device.json",
+        "",
+        "Median milliseconds after a warm-up, with the logits already on the device. The difference is the largest",
+        "absolute one between a number from the device and the same number from the CPU. For vector, structured and",
+        "Dirichlet scaling the limit is the time that the CPU of the same machine takes.",
+        "",
+        f"{record['date']}, {record['device']}, {record['threads']} CPU threads. {versions}.",
+        "",
+        table(HEAD, [(*row.cells(), row.verdict) for row in rows], " r r"),
+    ]
+    return "\n".join(lines)
+
+
 def where(job: str, call: Call) -> None:
     """Print where a call spends its time."""
     with torch.profiler.profile() as seen:
@@ -149,8 +171,9 @@ def main() -> None:
     print(table(HEAD, [(*row.cells(), row.verdict) for row in bench.rows], " r r"))
     print(f"\n{time.perf_counter() - began:.0f} s in all")
     if a.json:
-        rows = [{**asdict(row), "verdict": row.verdict} for row in bench.rows]
-        Path(a.json).write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+        record = {**machine(PACKAGES), "device": name, "threads": torch.get_num_threads(), "rows": []}
+        record["rows"] = [asdict(row) for row in bench.rows]
+        Path(a.json).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if a.profile:
         for job, sample in (("point panel, many classes", wide), ("point panel, many items", long)):
             where(job, partial(calibrant.evaluate, *bench.there(*sample), intervals=False))

@@ -1,10 +1,16 @@
-"""What benchmarks share: timing several sides in turns, options from defaults, Markdown tables."""
+"""What benchmarks share: timing several sides in turns, options from defaults, the machine, Markdown tables."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -59,6 +65,23 @@ def in_turns(calls: Sequence[Call], rounds: int, device: str = "cpu", **how: Any
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     """The median over rounds of the ratio."""
     return median(a / b for a, b in zip(over, under, strict=True))
+
+
+def machine(packages: Iterable[str]) -> dict[str, Any]:
+    """Today's date, this machine, its load, and the versions of Python and of the packages that are installed."""
+    info = Path("/proc/cpuinfo")
+    names = [x for x in info.read_text().splitlines() if x.startswith("model name")] if info.exists() else []
+    model = names[0].split(":")[1].strip() if names else platform.processor()
+    found = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{model}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {"python": platform.python_version(), **found},
+    }
 
 
 def flagged(percent: float) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.speed                 # prints the table; writes benchmarks/speed.json and docs/speed.md
     python -m benchmarks.speed --small         # a tenth of the items: minutes, and no verdict on the limits
     python -m benchmarks.speed --only stream   # jobs whose name contains this; writes nothing
-    python -m benchmarks.speed --page          # docs/speed.md from the JSON alone
+    python -m benchmarks.speed --page          # docs/speed.md from speed.json and device.json (`benchmarks.device`)
 
 Both sides of a row run in turns in one process on one thread; seconds are medians of processor time (of wall time where
 processes work side by side). A peer that is not installed is left out; `make bench` installs them.
@@ -16,31 +16,27 @@ import io
 import json
 import logging
 import os
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import calibrant
-from benchmarks import metrics, streaming, temperature
-from benchmarks.side_by_side import Call, in_turns, options, ratio, timed
-from calibrant.executors import LocalProcesses
+from benchmarks import device, metrics, streaming, temperature
+from benchmarks.side_by_side import Call, in_turns, machine, options, ratio, timed
 from calibrant.functional.scores import reduce
 from calibrant.metrics import stream_parquet
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate_scores
 
 ROOT = Path(__file__).parents[1]
-JSON, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "docs" / "speed.md"
+JSON, DEVICE, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "benchmarks" / "device.json", ROOT / "docs" / "speed.md"
 LIMITS = {
     "torch-uncertainty": (2.5, 1.5),
     "probmetrics": (2.5, 1.5),
@@ -131,19 +127,18 @@ def temperatures(small: bool, rounds: int) -> Iterator[Row]:
 
 
 def streams(small: bool, rounds: int) -> Iterator[Row]:
-    """Parquet, read and reduced by one process and by two, against reducing the same logits in memory."""
+    """Parquet, read and reduced by one thread and by two, against reducing the same logits in memory."""
     rows, k = (400_000, 10) if small else (4_000_000, 10)
     with tempfile.TemporaryDirectory() as folder:
         streaming.make(Path(folder), rows, k, rows // 4)
         whole = calibrant.read(folder)
 
         def streamed(workers: int) -> object:
-            pool = LocalProcesses(workers, threads=1) if workers > 1 else None  # it ends with the stream
-            return stream_parquet.stream(Path(folder), stream_parquet.Settings(), pool=pool, window=4)
+            return stream_parquet.stream(Path(folder), stream_parquet.Settings(), workers=workers)
 
         job = f"stream of Parquet, {rows:,} × {k}"
         a, b, times = race(lambda: streamed(1), lambda: reduce(whole), rounds)
-        yield Row(f"{job}, one process", a, "reduction in memory, one thread", b, times, "≥ 0.7")
+        yield Row(f"{job}, one worker", a, "reduction in memory, one thread", b, times, "≥ 0.7")
         torch.set_num_threads(2)
         a, b, times = race(lambda: streamed(2), lambda: reduce(whole), rounds, time.perf_counter)
         torch.set_num_threads(1)
@@ -156,22 +151,6 @@ JOBS: dict[str, Callable[[bool, int], Iterator[Row]]] = {
     "temperature": temperatures,
     "stream": streams,
 }
-
-
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    names = [x for x in info.read_text().splitlines() if x.startswith("model name")] if info.exists() else []
-    model = names[0].split(":")[1].strip() if names else platform.processor()
-    found = {}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return {
-        "date": date.today().isoformat(),
-        "machine": f"{model}, {os.cpu_count()} cores",
-        "load": round(os.getloadavg()[0], 1),
-        "versions": {"python": platform.python_version(), **found},
-    }
 
 
 HEAD = ("| job | ours, s | peer | peer, s | ratio | limit | |", "|---|---:|---|---:|---:|---|---|")
@@ -193,7 +172,9 @@ def judged(record: dict[str, Any]) -> bool:
     return not (record["small"] or busy(record))
 
 
-def page(record: dict[str, Any]) -> str:
+def page() -> str:
+    """docs/speed.md, from the two JSON files."""
+    record = json.loads(JSON.read_text())
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     absent = [name for name in PACKAGES if name not in record["versions"]]
     small = " --small" if record["small"] else ""
@@ -217,6 +198,8 @@ def page(record: dict[str, Any]) -> str:
         *(["With a tenth of the items; limits are for the full sizes, and are not judged.", ""] if small else []),
         *HEAD,
         *(line(Row(**row), judged(record)) for row in record["rows"]),
+        "",
+        device.section(json.loads(DEVICE.read_text())),
     ]
     return "\n".join(lines) + "\n"
 
@@ -224,12 +207,18 @@ def page(record: dict[str, Any]) -> str:
 def main() -> None:
     a = options(__doc__, small=False, rounds=5, only="", page=False)
     if a.page:
-        PAGE.write_text(page(json.loads(JSON.read_text())))
+        PAGE.write_text(page())
         return
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    record: dict[str, Any] = {**machine(), "cores": os.cpu_count(), "small": a.small, "rounds": a.rounds, "rows": []}
+    record: dict[str, Any] = {
+        **machine(PACKAGES),
+        "cores": os.cpu_count(),
+        "small": a.small,
+        "rounds": a.rounds,
+        "rows": [],
+    }
     print("\n".join(HEAD))
     for name, job in JOBS.items():
         if a.only in name:
@@ -238,7 +227,7 @@ def main() -> None:
                 print(line(row, judged(record)), flush=True)
     if not a.only:
         JSON.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        PAGE.write_text(page(record))
+        PAGE.write_text(page())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m docs.make_claims` writes docs/claims.md, a page per paper and docs/cost.md from the cells in results/.
+"""`python -m docs.make_claims` writes docs/claims.md, a page per paper, its figures and docs/cost.md from results/.
 
 A test checks that the pages are up to date. The remarks at the end of a paper's page come from results/notes/.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from calibrant.bench import verdict
 from calibrant.bench.claims import HEAD, Summary, rows, summaries
+from calibrant.bench.claims_page import forest
 from calibrant.bench.place import Place
 from calibrant.bench.plan import GPUS, plan, wall
 from calibrant.bench.reproduction import gpu_minutes
@@ -61,7 +62,8 @@ def paper(name: str, found: Sequence[Summary]) -> str:
         f"# {PAPERS[name].title}",
         "",
         "What our cells say about its claims. Numbers are differences, method minus baseline, over seeds. The "
-        f"verdicts follow [one rule](claims.md#{ANCHOR}). Made by `python -m docs.make_claims`.",
+        f"verdicts follow [one rule](claims.md#{ANCHOR}). In the figures a dot is our difference with its interval, a "
+        "diamond the paper's. Made by `python -m docs.make_claims`.",
         "",
     ]
     for s in found:
@@ -69,6 +71,7 @@ def paper(name: str, found: Sequence[Summary]) -> str:
         lines += [f"**{s.word}**: {s.count}." + (f" Measured: {s.number}." if s.number else ""), ""]
         run = [row for row, j in zip(rows(s), s.found, strict=True) if j.group is not None]
         if run:
+            lines += [f"![{s.claim.says}](figures/{_figure(s)})", ""]
             lines += [_line(HEAD), "|---" * len(HEAD) + "|", *(_line((*r[:-1], f"`{r[-1]}`")) for r in run), ""]
         if s.caveats:
             lines += ["Caveats: " + "; ".join(s.caveats) + ".", ""]
@@ -78,6 +81,20 @@ def paper(name: str, found: Sequence[Summary]) -> str:
     if notes.is_file():
         lines += ["## Remarks", "", notes.read_text("utf-8")]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def draw(found: Sequence[Summary]) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "calibrant", "svg.fonttype": "none"}):
+        for s in found:
+            axes = forest(s)
+            if axes:
+                axes.get_figure(root=True).savefig(DOCS / "figures" / _figure(s), metadata={"Date": None})
+
+
+def _figure(summary: Summary) -> str:
+    return f"claim-{summary.claim.name.replace('/', '-')}.svg"
 
 
 def cost(cells: Sequence[Cell]) -> str:
@@ -111,3 +128,4 @@ if __name__ == "__main__":
     for name, text in pages().items():
         (DOCS / name).write_text(text, "utf-8")
         print(f"wrote {name}")
+    draw(summaries(list(Store(RESULTS).cells())))

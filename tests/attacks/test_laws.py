@@ -181,14 +181,14 @@ def test_bad_input(victim: Victim) -> None:
             make(name, victim.bounds, **few).run(Constant(), victim.x[:4])
     with pytest.raises(InputError, match="without a gradient"):
         attack(bounds=victim.bounds).run(lambda x: torch.ones(len(x), 3) * torch.arange(3), victim.x)
+    with pytest.raises(InputError, match="8 whole numbers"):
+        attack(bounds=victim.bounds).run(victim.model, victim.x[:8], labels=victim.y[:8].to(torch.complex64))
     with pytest.raises(InputError, match="10 classes"):
         attack(bounds=victim.bounds).run(victim.model, victim.x, labels=victim.y + 10)
     with pytest.raises(InputError, match="real-valued"):
         attack().run(victim.model, victim.y)
     with pytest.raises(InputError, match="one of them"):
         attack(bounds=victim.bounds).run(victim.model, victim.x, labels=victim.y, targets=victim.y)
-    with pytest.raises(InputError, match="engine='grph' is unknown; use 'auto' or 'eager' or 'graph'"):
-        attack(bounds=victim.bounds, engine="grph").run(victim.model, victim.x)  # type: ignore[arg-type]
 
     class Lost(nn.Module):  # the gradient of the branch that is not taken is NaN
         def forward(self, x: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ masks."""
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import ATTACKS, DDN, FGSM, Attack, DeepFool, assess, boundary
+from calibrant.attacks import ATTACKS, DDN, FGSM, assess, boundary
 from calibrant.ensembles.dropout import MCDropout
 from tests.attacks.conftest import Victim
 
@@ -69,25 +68,6 @@ def test_the_clearance_costs_little(victim: Victim, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(boundary.UNIT, torch.float32, boundary.TF32_UNIT)
     clear = DDN(bounds=victim.bounds).run(victim.model, victim.x).distance
     assert 1.0 < float((clear / plain).median()) < 1.03
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("attack", [DDN, DeepFool])
-def test_with_few_classes_a_success_holds_alone_and_in_any_layout(attack: type[Attack], classes: int) -> None:
-    g = torch.Generator().manual_seed(classes)
-    model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(576, 64), nn.ReLU(), nn.Linear(64, classes),
-    )  # fmt: skip
-    for p in model.parameters():
-        p.data = torch.randn(p.shape, generator=g) * math.sqrt(2 / p[0].numel()) if p.ndim > 1 else p.data.zero_()
-    x = torch.rand(40, 3, 12, 12, generator=g)
-    own = fresh(model, x, [torch.arange(40)])
-    result = attack().run(model, x)
-    assert bool(result.success.all())
-    last = result.adversarial.contiguous(memory_format=torch.channels_last)
-    for seen, rows in ((result.adversarial, 1), (result.adversarial, 3), (last, 40), (last, 1)):
-        assert bool((fresh(model, seen, list(torch.arange(40).split(rows))) != own).all())
 
 
 @pytest.mark.parametrize("name", MINIMUM)

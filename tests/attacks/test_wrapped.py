@@ -40,6 +40,7 @@ def wrappings(net: nn.Module) -> dict[str, Any]:
         "object": Own(net),
         "partial": functools.partial(_through, net),
         "function of an object": Own(net).__call__,
+        "mapping": lambda x: {"logits": net(x)},
     }
 
 
@@ -59,18 +60,28 @@ def test_a_wrapped_network_is_attacked_in_eval_mode_and_left_as_found(kind: str,
 
 
 def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> None:
-    """Weights alone do not identify a predictor: layers, smoothing and the networks in a function count too."""
+    """Weights alone do not identify a predictor: its layers, smoothing and settings count too."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2), nn.Flatten(), nn.Linear(676, 10))
     other = nn.Sequential(net[0], nn.Tanh(), *net[2:])
     twin = nn.Sequential(*net)
     with torch.no_grad():
         moved = nn.Sequential(*net[:-1], nn.Linear(676, 10))
-    calls = [lambda x, n=n: n(x) for n in (net, moved)]
-    hashes = [weights_hash(each) for each in (net, other, moved, calibrant.smooth(net, ["2"]), *calls)]
+    hashes = [
+        weights_hash(each)
+        for each in (
+            net,
+            other,
+            moved,
+            calibrant.smooth(net, ["2"]),
+            Own(net),
+            Own(moved),
+        )
+    ]
     assert len(set(hashes)) == len(hashes)
-    assert weights_hash(twin) == weights_hash(net) and weights_hash(calls[0]) == weights_hash(lambda x, n=net: n(x))
-    with pytest.raises(InputError, match="neither a network nor a tensor"):
-        robustness(lambda x: x.flatten(1)[:, :2], victim.x, bounds=victim.bounds, store=tmp_path / "s")
+    assert weights_hash(twin) == weights_hash(net) and weights_hash(Own(twin)) == weights_hash(Own(net))
+    for kind in ("closure", "method", "partial"):  # two of them may differ by their code alone
+        with pytest.raises(InputError, match="a store cannot tell this .* pass the network itself"):
+            robustness(wrappings(net)[kind], victim.x, bounds=victim.bounds, store=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 

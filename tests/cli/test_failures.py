@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,14 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from calibrant import cli, files, training
 from calibrant.cli import run
-from calibrant.metrics import stream_parquet
 from tests.cli.commands import Refused
 
 Z = np.random.default_rng(0).normal(size=(20, 3))
@@ -101,25 +97,6 @@ def test_signals_keep_their_codes(
     monkeypatch.setattr(training, "read", raising(stop))
     assert run(["train", "digits/focal", "-o", "run"]) == code
     assert capsys.readouterr().err.endswith("; run the same command again to resume\n")
-
-
-class Deadly(stream_parquet.Task):
-    """A task that kills the worker that receives it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return signal.raise_signal, (signal.SIGKILL,)
-
-
-def test_a_worker_that_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"label": Y, "logits": list(Z)}), tmp_path / "p.parquet")
-    monkeypatch.setattr(
-        stream_parquet, "tasks", lambda path: [Deadly(tmp_path / "p.parquet", (0,), 0, 20) for _ in range(2)]
-    )
-    assert run(["audit", str(tmp_path / "p.parquet"), "--stream", "--workers", "2", "--no-intervals"]) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "its process died 3 times" in err and "run fewer at a time" in err
 
 
 @pytest.mark.parametrize("name", ["f.npz", "f.csv", "f.parquet", "f.safetensors", "folder", "/dev/null", "/dev/zero"])

@@ -94,7 +94,6 @@ def test_items_of_many_sizes_are_predicted_one_by_one(
     given = ["predict", "many_sizes:make", "--data", "many_sizes:Items", "--batch", "1", "-o", str(tmp_path / "p.npz")]
     assert run([*given, "--mean", "20", "--std", "10"]) == 0 and len(np.load(tmp_path / "p.npz")["labels"]) > 0
     refused([*given, "--mean", "0,0"], "--mean has 2 numbers; many_sizes:Items has 1 channel(s)")
-    refused([*given, "--stream", "--split", "train"], "after frames of (1, ")
     refused([*given, "--batch", "8"], "resize in the Dataset or use batch_size=1 (--batch)")
 
 

@@ -165,10 +165,12 @@ def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.Mo
     alone = stream(tmp_path / "parts", Settings(), progress=lambda done, total: seen.append((done, total)))
     check(alone.state, exact)
     assert seen[-1] == (5000, 5000) and len(seen) > 3
-    together = stream(tmp_path / "parts", Settings(), pool=InProcess(), window=2)
-    for a, b in zip(vars(alone.state).values(), vars(together.state).values(), strict=True):
-        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else True
-    assert together.state.n == alone.state.n == 5000
+    for how in ({"workers": 2}, {"cluster": InProcess(), "window": 2}):
+        together = stream(tmp_path / "parts", Settings(), **how)  # type: ignore[arg-type]
+        for name, value in vars(alone.state).items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(getattr(together.state, name), value, rtol=1e-12, atol=1e-12)
+        assert together.state.n == alone.state.n == 5000
 
 
 @pytest.mark.parametrize("scale", [3.0, 40.0])

@@ -7,7 +7,7 @@ from calibrant.attacks.ddn import DDN
 from calibrant.attacks.deepfool import DeepFool
 from calibrant.attacks.fgsm import FGSM
 from calibrant.attacks.frequency_fgsm import FrequencyFGSM
-from calibrant.attacks.measures import Strength, accuracy_under_attack, assess, attack_success_rate, median_distance
+from calibrant.attacks.measures import Strength, assess, attack_success_rate, median_distance
 from calibrant.attacks.pgd import PGD
 from calibrant.attacks.robustness import RULERS, levels, robustness
 from calibrant.errors import suggest_names
@@ -34,7 +34,6 @@ __all__ = [
     "DeepFool",
     "FrequencyFGSM",
     "Strength",
-    "accuracy_under_attack",
     "assess",
     "attack_success_rate",
     "levels",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from calibrant.attacks import boundary
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.gradients import PixelModel
-from calibrant.attacks.loop import Loop, batch_limit, equal_parts
+from calibrant.attacks.loop import Loop, batch_size
 from calibrant.attacks.networks import modules, predictor_device, untouched
 from calibrant.attacks.task import Seen, State, Task, norms
 from calibrant.errors import InputError, NoGradientError
@@ -54,6 +54,7 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         settings.convert(self, unbounded=("norm",))  # a subclass checks its ranges after this
+        settings.at_least(self, batch=1)
 
     @property
     def steps(self) -> int:
@@ -117,7 +118,7 @@ class Attack(ABC):
         self, loops: Sequence[Loop], model: PixelModel, x: Tensor, labels: Tensor | None, targets: Tensor | None
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
-        batch = equal_parts(len(x), batch_limit(self, x.device))
+        batch = batch_size(self, origin)
         clean = _clean(model, origin, batch)
         clearance = self.kappa + boundary.rounding(clean, model.dtype)
         task = Task(origin, _reference(clean, labels, targets), clearance, self.bounds, targets is not None)

@@ -47,7 +47,6 @@ class CarliniWagner(Attack):
     lr: float = 0.005
     kappa: float = 0.0  # type: ignore[misc]  # a setting here, a constant elsewhere
     initial_c: float | None = None  # None: computed from the gradient at the input
-    abort_early: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +79,7 @@ class CarliniWagner(Attack):
         c = torch.where(state["t"] == 0, self._first_c(f, seen.gradient), state["c"])
         found = state["found"] | seen.success
         lowest = torch.minimum(state["lowest"], seen.distance.square() + c * f)
-        check = (iteration % PATIENCE == 0) & self.abort_early
+        check = iteration % PATIENCE == 0
         stalled = check & ~(lowest < PROGRESS * state["checked"])
         rate = torch.where(stalled, state["rate"] / 2, state["rate"])
         ended = (rate < LAST_RATE) | (iteration >= self.iterations)

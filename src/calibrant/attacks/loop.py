@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from calibrant.attacks.attack import Attack
 
 BATCH_LIMITS = {"cpu": 128, "cuda": 2048}
-"""The most items attacked at once."""
+"""The most items attacked at once, unless the attack has a `batch`."""
+MOST_NUMBERS = 2**27
+"""The most numbers attacked at once: half a gigabyte, of which an attack needs about ten times as much memory."""
 PERIOD = 5
 """Number of steps between two checks of which items are done."""
 SMALLEST_GRAPH = 64
@@ -38,13 +40,12 @@ class Loop:
 
     def __init__(self, attack: Attack, model: PixelModel, device: torch.device) -> None:
         self.attack, self.model, self.device = attack, model, device
-        self.limit = batch_limit(attack, device)
         self.records = self._records()
         self._graphs: dict[tuple[object, ...], RecordedStep] = {}
 
     def __call__(self, task: Task, done: Tensor) -> State:
         """Return each item's nearest success `best`, last `point`, `calls`, and `moved`: whether it had a gradient."""
-        size = len(done) if self.model.whole_batch else equal_parts(len(done), self.limit)
+        size = len(done) if self.model.whole_batch else batch_size(self.attack, task.origin)
         parts = []
         for rows in torch.split(torch.arange(len(done), device=self.device), size):
             n = len(rows)
@@ -171,14 +172,9 @@ def _copy_rows(rows: State, results: State) -> None:
         values[rows["item"]] = rows[name]
 
 
-def batch_limit(attack: Attack, device: torch.device) -> int:
-    """Return the most items that are attacked at once."""
-    if attack.batch is not None and attack.batch < 1:
-        raise InputError(f"batch must be at least 1, got {attack.batch}")
-    return attack.batch or BATCH_LIMITS.get(device.type, BATCH_LIMITS["cpu"])
-
-
-def equal_parts(n: int, most: int) -> int:
-    """Return the size of equal parts of n items, at most `most` items each."""
-    parts = -(-n // most)
-    return -(-n // parts)
+def batch_size(attack: Attack, x: Tensor) -> int:
+    """Return the number of items that are attacked at once, such that all batches are equally large."""
+    limit = BATCH_LIMITS.get(x.device.type, BATCH_LIMITS["cpu"])
+    most = attack.batch or max(1, min(limit, MOST_NUMBERS // x[0].numel()))
+    batches = -(-len(x) // most)
+    return -(-len(x) // batches)

@@ -58,10 +58,6 @@ def predicted(predictor: Any, attack: Attack, x: Tensor) -> Tensor:
         return model.logits(attack.bounds.pixels(x.to(device)), BATCH).argmax(-1)
 
 
-def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> float:
-    return assess(predictor, attack, x, labels).accuracy_under_attack
-
-
 def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
     """Return 1 − acc_adv / acc_clean."""
     if not 0 < accuracy <= 1 or not 0 <= accuracy_under_attack <= 1:

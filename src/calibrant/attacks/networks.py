@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.files.hashed import tensor_hash
+from calibrant.nn.activations import bounded
 from calibrant.nn.antialias import blurpooled
 from calibrant.nn.evaluation import device_of, evaluation
 from calibrant.nn.surgery import smoothed
@@ -98,24 +99,23 @@ def _plain(value: Any) -> bool:
 
 
 def weights_hash(predictor: Any) -> str:
-    """Return a content hash of a predictor: its networks (layers, smoothing, weights), tensors and plain settings."""
+    """Return a content hash of a network, or of an object: its networks, tensors and plain settings."""
     digest = hashlib.sha256(type(predictor).__name__.encode())
     networks, tensors_held = modules(predictor), []
-    if not isinstance(predictor, torch.nn.Module):
-        if isinstance(predictor, FunctionType):
-            code = predictor.__code__
-            digest.update(code.co_code + _stable_repr((code.co_consts, code.co_names)))
+    if not isinstance(predictor, nn.Module):
         # attributes that begin with an underscore are caches
         own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
+        parts = [each for value in own.values() for each in (value.values() if isinstance(value, Mapping) else [value])]
+        tensors_held = [each for each in parts if isinstance(each, Tensor)]
+        if isinstance(predictor, MethodType) or not own or not (networks or tensors_held):
+            raise InputError(
+                f"a store cannot tell this {type(predictor).__name__} from another one; pass the network itself, or "
+                "leave store out"
+            )
         digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
-        tensors_held = _tensors(own.values() if own else contents(predictor))
-    if not networks and not tensors_held:
-        raise InputError(
-            "this predictor shows neither a network nor a tensor, so a store cannot tell it from another; "
-            "pass the network itself, or leave store out"
-        )
     for network in networks:
-        digest.update(_stable_repr(network) + _stable_repr({**smoothed(network), **blurpooled(network)}))
+        inserted = {**smoothed(network), **blurpooled(network), **bounded(network)}
+        digest.update(_stable_repr(network) + _stable_repr(inserted))
         for name, tensor in network.state_dict().items():
             if isinstance(tensor, Tensor):
                 digest.update(name.encode())
@@ -128,9 +128,3 @@ def weights_hash(predictor: Any) -> str:
 def _stable_repr(value: Any) -> bytes:
     """Return the repr without memory addresses, which differ from process to process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
-
-
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors among the values and in mappings among the values."""
-    parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
-    return [each for each in parts if isinstance(each, Tensor)]

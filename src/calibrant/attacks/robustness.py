@@ -13,7 +13,7 @@ If N is not a multiple of R, sizes differ by one. Equal distances are ranked by 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from numbers import Real
 from os import PathLike
@@ -38,10 +38,8 @@ from calibrant.functional.tensors import as_tensor
 from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
-CHUNK = {"cpu": 256, "cuda": 8192}
+CHUNK = {"cpu": 256, "cuda": 2048}
 """Number of items between two writes to the store."""
-MOST_NUMBERS = 2**27
-"""The most numbers in a chunk on CUDA: half a gigabyte, of which an attack needs about ten times as much memory."""
 
 
 def robustness(
@@ -80,7 +78,7 @@ def robustness(
     n = len(x.part) if isinstance(x, Batches) else len(x)
     if not n:
         raise InputError("there is no item to measure: the Batches are empty")
-    size = chunk or _chunk(where.type, x)
+    size = chunk or CHUNK.get(where.type, CHUNK["cpu"])
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)
@@ -88,7 +86,7 @@ def robustness(
         kept = open_store(store, header, chunk, size)
         size = kept.chunk
     with attack.against(model, where, x.dtype) as attacked:
-        return _measure(attacked, _with_bar(_chunks(x, size), n, _title(x), progress), kept)
+        return _measure(attacked, _with_bar(_chunks(x, size), -(-n // size), _title(x), progress), kept)
 
 
 def levels(distance: Any, R: int = 10) -> Tensor:
@@ -108,13 +106,14 @@ def levels(distance: Any, R: int = 10) -> Tensor:
     return rank * int(R) // n
 
 
-def _measure(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], kept: Store | None) -> Tensor:
+def _measure(attacked: Callable[..., AttackResult], chunks: Iterable[Tensor], kept: Store | None) -> Tensor:
     """Return the distances of all chunks; those that are stored are not measured again.
 
-    A chunk without any gradient is infinitely far away. If no chunk has a gradient, the model is refused, so chunks
-    without one are stored last."""
+    A chunk without any gradient is infinitely far away, and is not stored. If no chunk has a gradient, the model is
+    refused."""
     distances: list[Tensor] = []
-    flat: list[tuple[int, str, Tensor]] = []
+    refusal: NoGradientError | None = None
+    measured = False
     for number, part in enumerate(chunks):
         data = tensor_hash(part) if kept is not None else ""
         distance = kept.get(number, data) if kept is not None else None
@@ -124,25 +123,12 @@ def _measure(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], ke
                 if kept is not None:
                     kept.put(number, data, distance)
             except NoGradientError as error:
-                refusal, distance = error, torch.full((len(part),), torch.inf)
-                flat.append((number, data, distance))
-        distances.append(distance)
-    if len(flat) == len(distances):
+                refusal = error
+        measured |= distance is not None
+        distances.append(torch.full((len(part),), torch.inf) if distance is None else distance)
+    if refusal is not None and not measured:
         raise refusal
-    if kept is not None:
-        for chunk in flat:
-            kept.put(*chunk)
     return torch.cat(distances)
-
-
-def _chunk(device: str, x: Tensor | Batches) -> int:
-    """Return the number of items per chunk that is used if the caller gives none."""
-    return max(1, min(CHUNK["cuda"], MOST_NUMBERS // _numbers(x))) if device == "cuda" else CHUNK["cpu"]
-
-
-def _numbers(x: Tensor | Batches) -> int:
-    """Return the numbers per item. The items of a Dataset may differ in size; the first one counts."""
-    return max(1, (x[:1] if isinstance(x, Tensor) else x.part.inputs(slice(1))).numel())
 
 
 def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:
@@ -211,16 +197,11 @@ def _title(x: Tensor | Batches) -> str:
     return "robustness" if split is Split.UNKNOWN else f"robustness, {split.value} items"
 
 
-def _with_bar(chunks: Iterator[Tensor], n: int, title: str, progress: bool | None) -> Iterator[Tensor]:
-    """Yield the chunks and show a progress bar over items on stderr."""
+def _with_bar(chunks: Iterable[Tensor], count: int, title: str, progress: bool | None) -> Iterable[Tensor]:
+    """Return the chunks, with a progress bar on stderr."""
     if not (sys.stderr.isatty() if progress is None else progress):
-        yield from chunks
-        return
+        return chunks
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
-    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task(title, total=n)
-        for part in chunks:
-            yield part
-            bar.advance(task, len(part))
+    return track(chunks, title, total=count, console=Console(file=sys.stderr), transient=True)

@@ -24,13 +24,6 @@ from calibrant.types import SCHEMA
 HEADER = "robustness.json"
 EDITION = 9
 """Raised when a ruler with the same settings measures other distances, so that two editions are never mixed."""
-_DIFFERENCES = {
-    "edition": "another edition of the rulers",
-    "model": "another model",
-    "ruler": "another ruler",
-    "settings": "other settings of the ruler",
-    "n": "another number of items",
-}
 
 
 @dataclass(frozen=True)
@@ -79,16 +72,17 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
         held = hashed.table(path)
+        then = {**held, **held["settings"]}
         if (own := int(held["chunk"])) < 1:
             raise ValueError(f"chunk: {own}")
     except (FileError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
-    asked = {"edition": EDITION, **header}
-    for name, words in _DIFFERENCES.items():
-        if held.get(name) != asked[name]:
-            then, now = _describe(held.get(name), asked[name])
+    now = {"edition": EDITION, **header, **header["settings"]}
+    del now["settings"]
+    for name, value in now.items():
+        if then.get(name) != value:
             raise InputError(
-                f"{folder} holds distances of {words} ({name}: {then}, now {now}); "
+                f"{folder} holds distances of {name} {_short(then.get(name))}, not {_short(value)}; "
                 "choose another store or remove this one"
             )
     if chunk is not None and chunk != own:
@@ -96,14 +90,6 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     return Store(folder, held)
 
 
-def _describe(then: Any, now: Any) -> tuple[str, str]:
-    """Return both values as text. Of settings, only those that differ are shown."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        names = [name for name in now if then.get(name) != now[name]]
-        then, now = ({name: held.get(name) for name in names} for held in (then, now))
-    return _short(then), _short(now)
-
-
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text[:12] + "…" if len(text) == 64 else text
+    text = str(value)
+    return text[:12] + "…" if len(text) == 64 else text  # a hash

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from calibrant.bench import claims, verdict
 from calibrant.bench.claims import Summary
@@ -14,6 +15,9 @@ from calibrant.report import page
 from calibrant.report.numbers import metric_of
 from calibrant.report.plots.forest import Difference, differences
 from calibrant.report.plots.svg import to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOUR = {
     "reproduced": "good",
@@ -54,6 +58,11 @@ def figure(summary: Summary) -> str:
     """A plot of the comparisons that were run, as SVG; empty if there are none."""
     from markupsafe import Markup
 
+    axes = forest(summary)
+    return Markup(to_svg(axes, f"{summary.claim.says} {summary.count}")) if axes else ""
+
+
+def forest(summary: Summary) -> Axes | None:
     rows = [
         Difference(
             f"{j.pair.label}{of_group(j.group)}",
@@ -68,4 +77,4 @@ def figure(summary: Summary) -> str:
         for j in summary.found
         if j.verdict.mean is not None
     ]
-    return Markup(to_svg(differences(rows), f"{summary.claim.says} {summary.count}")) if rows else ""
+    return differences(rows) if rows else None

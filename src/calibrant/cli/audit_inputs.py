@@ -33,8 +33,6 @@ NUMBERS_IN_MEMORY = 1 << 27
 """Parquet with more rows, or more numbers, than this is streamed."""
 FEWEST = 100
 """Fewest items that can be split into a half to fit a map on and a half to judge it on."""
-WINDOW = 64
-"""Results from a cluster that may wait for an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Options:
     stream: Annotated[
         bool, typer.Option(help="read Parquet in one pass at fixed memory; large files are streamed anyway")
     ] = False
-    workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1
+    workers: Annotated[int, typer.Option(help="number of threads that read a stream")] = 1
     ray: Annotated[str | None, typer.Option(help="a Ray cluster that reads a stream: its address, or local")] = None
     exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False
 
@@ -201,8 +199,8 @@ def _streamed(path: Path, reading: Reading, o: Options) -> Audited:
         found = stream_parquet.stream(
             path,
             settings,
-            pool=_pool(o),
-            window=WINDOW if o.ray is not None else 2 * o.workers,
+            workers=o.workers,
+            cluster=_cluster(o),
             progress=bar.rows,
         )
         exact = external_sort.exact(Path(spill), found.state) if spill is not None else None
@@ -218,14 +216,10 @@ def _streamed(path: Path, reading: Reading, o: Options) -> Audited:
     return Audited(report, None, StreamPanel(found.state).width, reading=reading)
 
 
-def _pool(o: Options) -> Pool | None:
-    """The processes that read a stream: several on this machine, or a cluster; None for this process."""
+def _cluster(o: Options) -> Pool | None:
+    """The cluster that reads a stream; None if threads of this process do."""
     if o.ray is None:
-        if o.workers == 1:
-            return None
-        from calibrant.executors import LocalProcesses
-
-        return LocalProcesses(o.workers, threads=1)
+        return None
     from calibrant.executors.cluster import LOCAL, RayCluster
 
     if o.exact and o.ray != LOCAL:

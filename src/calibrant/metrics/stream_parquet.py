@@ -1,16 +1,21 @@
-"""Parquet larger than memory → `StreamState`, a few rows at a time, by any executor.
+"""Parquet larger than memory → `StreamState`, a few rows at a time, in threads or on a cluster.
 
-A task is a run of row groups of one part. Its state is a sum, so tasks may run anywhere (local processes, a cluster:
-see `executors`). States are added in the order of the rows, so the result does not depend on which task ends first.
+A task is a run of row groups of one part. Its state is a sum, so tasks may run anywhere. States are added in the order
+of the rows, so the result does not depend on which task ends first. NumPy, torch and Arrow release the interpreter's
+lock, so threads run in parallel. Unlike processes, they start at once and need not send their states.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
+
+import torch
 
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.executors import Pool, execute
@@ -23,8 +28,8 @@ from calibrant.types import Predictions
 NUMBERS = 1 << 21
 """Numbers that are decoded at a time: 16 MiB of float64."""
 
-TASK_ROWS = 1 << 21
-"""The least rows of a task, except the last of a part; a state to send takes 22 MB, so tasks should not be small."""
+TASK_ROWS = 1 << 20
+"""The least rows of a task, except the last of a part. A state takes 22 MB, so tasks should not be small."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def tasks(path: Path) -> list[Task]:
             if rows >= TASK_ROWS:
                 found.append(Task(part, tuple(groups), first, rows))
                 groups, first, rows = [], first + rows, 0
-        if groups:
+        if rows:
             found.append(Task(part, tuple(groups), first, rows))
     return found
 
@@ -82,17 +87,20 @@ def stream(
     path: Path,
     settings: Settings,
     *,
-    pool: Pool | None = None,
-    window: int = 4,
+    workers: int = 1,
+    cluster: Pool | None = None,
+    window: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Streamed:
-    """The state of all rows under `path`. At most `window` states wait for an earlier one."""
+    """The state of all rows under `path`, read by threads of this process or by a cluster.
+
+    On a cluster, at most `window` states wait for an earlier one.
+    """
     todo = tasks(path)
     total = sum(t.rows for t in todo)
-    if total == 0:
-        raise InputError(f"{path}: there are no items (N = 0)")
+    results = _from_threads(todo, settings, workers) if cluster is None else _from_pool(todo, settings, cluster, window)
     done, whole = 0, None
-    for task, found in zip(todo, _results(todo, settings, pool, window), strict=True):
+    for task, found in zip(todo, results, strict=True):
         if found is not None:
             whole = found if whole is None else whole + found
         done += task.rows
@@ -100,6 +108,25 @@ def stream(
     if whole is None:
         raise InputError(f"{path}: there are no items (N = 0)")
     return whole
+
+
+def _from_threads(todo: list[Task], settings: Settings, workers: int) -> Iterator[Streamed | None]:
+    if workers == 1:
+        yield from (run(task, settings) for task in todo)
+        return
+    own = torch.get_num_threads()
+    threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    running: deque[Future[Streamed | None]] = deque()
+    try:
+        for task in todo:
+            running.append(threads.submit(run, task, settings))
+            if len(running) == 2 * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        torch.set_num_threads(own)
 
 
 @dataclass(frozen=True)
@@ -135,10 +162,7 @@ class Part:
         return run(self.task, self.settings)
 
 
-def _results(todo: list[Task], settings: Settings, pool: Pool | None, window: int) -> Iterator[Streamed | None]:
-    if pool is None:
-        yield from (run(task, settings) for task in todo)
-        return
+def _from_pool(todo: list[Task], settings: Settings, pool: Pool, window: int) -> Iterator[Streamed | None]:
     waiting: dict[str, Streamed | None] = {}
     following = 0
     for outcome in execute([Part(i, task, settings, window) for i, task in enumerate(todo)], pool):

@@ -41,14 +41,17 @@ def pairs(
     """The rows of a table that we can measure (or those in `methods`), each against the first row of its block or the
     row `against`."""
     out = []
-    for column in (c for name in columns for c in table.columns if c.name == name):
+    chosen = [c for name in columns for c in table.columns if c.name == name]
+    several = len({c.variant for c in chosen}) > 1
+    for column in chosen:
         for row in (r for r in table.rows if r.experiment and (methods is None or r.label in methods)):
             base = table.find(row.block, against) if against else table.baseline(row)
             if base is None:
                 continue
             difference = row.numbers[column.name].value - base.numbers[column.name].value
             if difference:
-                label = f"{row.block}: {row.label} − {base.label}"
+                after = f", {column.variant}" if several and column.variant else ""
+                label = f"{row.block}: {row.label} − {base.label}{after}"
                 sign = 1 if difference > 0 else -1
                 out.append(Pair(label, row.source(column), base.source(column), column.metric, sign, difference))
     return tuple(out)
