@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 import calibrant
 from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
+from calibrant.functional.settings import kinds_of
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES, Calibrator, load
-from calibrant.posthoc.calibrator import choices
 from calibrant.posthoc.map import FittedMap, promises_label
 from calibrant.types import Predictions
 
@@ -150,8 +150,6 @@ def test_items_whose_label_is_impossible_do_not_decide_a_smooth_map(calibrator: 
 
 @each
 def test_permutation_of_classes(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    if not calibrator.equivariant:
-        pytest.skip(f"{calibrator.name} says that it is not equivariant")
     p = sample(scale=2.0)
     assert p.logits is not None
     permutation = torch.tensor([2, 0, 3, 1])
@@ -232,7 +230,8 @@ def test_two_classes(calibrator: Calibrator) -> None:
 @pytest.mark.parametrize("name", [*CALIBRATORS, *CONFIDENCES])
 def test_a_setting_that_is_a_word_refuses_other_words_by_name(name: str) -> None:
     cls = {**CALIBRATORS, **CONFIDENCES}[name]
-    for setting in choices(cls):
+    words = [s for s, kinds in kinds_of(cls).items() if any(get_origin(kind) is Literal for kind in kinds)]
+    for setting in words:
         with pytest.raises(InputError, match=f"^{name}: {setting}='no such word' is unknown; use '"):
             cls(**{setting: "no such word"})
 

@@ -17,7 +17,7 @@ from calibrant.errors import RefusedError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.calibrator import Calibrator, Composition
-from calibrant.posthoc.crossval import Folds, auroc_influence, folds_of, held_out, mean_of
+from calibrant.posthoc.crossval import Folds, auroc_within, folds_of, held_out, mean_of
 from calibrant.posthoc.guard import guard, sentence
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
@@ -148,12 +148,12 @@ def test_held_out_figures_by_a_naive_loop() -> None:
 def test_auroc_and_its_variance() -> None:
     """AUROC is scikit-learn's; the influence's variance is the spread over fresh samples."""
     s = reduce(sample(800))
-    area, influence = auroc_influence(s)  # type: ignore[misc]
+    area, influence = auroc_within(s, torch.arange(s.n)[None])
     assert area == pytest.approx(roc_auc_score(s.correct.numpy(), s.confidence.numpy()), abs=1e-12)
     assert float(influence.mean()) == pytest.approx(0, abs=1e-12)
     areas, errors = [], []
     for seed in range(200):
-        a, i = auroc_influence(reduce(sample(300, seed=seed)))  # type: ignore[misc]
+        a, i = auroc_within(reduce(sample(300, seed=seed)), torch.arange(300)[None])
         areas.append(a)
         half = mean_of(i, None)
         errors.append((half.high - half.low) / 2 / 1.96)  # type: ignore[operator]

@@ -6,16 +6,15 @@ subclass of `Rule`, and one line in `_TABLE`.
 
 from __future__ import annotations
 
-from calibrant.decisions.adaptive import AdaptiveSets
 from calibrant.decisions.attach import attach
 from calibrant.decisions.choose import decide
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.costs import LeastCost
 from calibrant.decisions.judge import Judgement, judge
 from calibrant.decisions.rule import Decisions, Rule
+from calibrant.decisions.shifted import AdaptiveSets, WeightedSets
 from calibrant.decisions.storage import load
 from calibrant.decisions.threshold import Threshold
-from calibrant.decisions.weighted import WeightedSets
 from calibrant.errors import suggest_names
 
 _TABLE: tuple[type[Rule], ...] = (Threshold, PredictionSets, LeastCost)

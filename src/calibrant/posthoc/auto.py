@@ -113,7 +113,7 @@ class Auto(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         choice = self.choose(p)
         fitted = choice.calibrator.fit_map(p)
-        return fitted.with_record(replace(fitted.record, ranking=choice.ranking, cut=choice.cut))
+        return replace(fitted, record=replace(fitted.record, ranking=choice.ranking, cut=choice.cut))
 
     def choose(self, p: Predictions, progress: Callable[[str, float], None] | None = None) -> Choice:
         """Cross-validate and choose. `progress` is called with each name and the share of the budget that is used."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from types import NoneType
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import CPU
-from calibrant.functional.settings import convert, kinds_of
+from calibrant.functional.settings import convert
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
 from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
@@ -32,7 +31,6 @@ class Calibrator:
     maps: ClassVar[tuple[type[FittedMap], ...]] = ()  # further map classes that `solve` may return
     takes_members: ClassVar[bool] = False  # `solve` takes [M, N, K]; otherwise members are pooled first
     takes_top1: ClassVar[bool] = False  # `solve` takes predicted + confidence without logits
-    equivariant: ClassVar[bool] = True  # permuting the classes permutes the result
     cost: ClassVar[int] = 1  # `auto` tries 0 first: 0 closed form, 1 a few numbers, 2 O(K), 3 O(K²) or a network
     candidates: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)  # the settings that `auto` tries
 
@@ -56,7 +54,7 @@ class Calibrator:
             items=sketch(p),
             reuse=p.split is Split.TEST,
         )
-        return fitted.with_record(record)
+        return replace(fitted, record=record)
 
     def fit_map(self, p: Predictions) -> FittedMap:
         """Fit without computing a hash and without checking the split, as cross-validation does many times."""
@@ -93,15 +91,6 @@ class Calibrator:
         """Refuse n items if the method needs more."""
         if n < items:
             raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {n}")
-
-
-def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
-    """Setting → the words that it may be, and None if that is allowed. Settings that are no words are left out."""
-    found = {}
-    for name, kinds in kinds_of(calibrator).items():
-        if words := tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)):
-            found[name] = words + (None,) * (NoneType in kinds)
-    return found
 
 
 @dataclass(frozen=True)

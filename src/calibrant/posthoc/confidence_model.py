@@ -62,7 +62,6 @@ class ConfidenceModel(Calibrator):
 
     takes_top1: ClassVar[bool] = True
     takes_members: ClassVar[bool] = True
-    equivariant: ClassVar[bool] = False
     cost: ClassVar[int] = 3
 
 

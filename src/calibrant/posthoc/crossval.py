@@ -7,16 +7,17 @@ Figures are per item and paired with those of the identity, so that their shared
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from calibrant.errors import InputError
-from calibrant.functional.ranking import rank
-from calibrant.functional.scores import CPU, Scores, reduce
+from calibrant.functional.ranking import TIE
+from calibrant.functional.scores import CPU, Scores, merge, reduce
 from calibrant.metrics.bca import sum_by_unit
 from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.map import FittedMap, promises_label
@@ -63,17 +64,25 @@ class Folds:
         self.p = replace(p, origin=p.origin or "cross-validation", ids=None)
         self.of_item = folds_of(p, count, seed)
         self.home = CPU if p.logits is None else p.logits.device  # scores stay on this device until the end
-        self.items = [(self.of_item == f).nonzero()[:, 0].to(self.home) for f in range(count)]
+        items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
+        self.items = [rows.to(self.home) for rows in items]
+        self.padded = pad_sequence(items, batch_first=True, padding_value=p.n).to(self.home)
         self._refits: dict[Calibrator, list[FittedMap]] = {}
 
     @cached_property
-    def before(self) -> list[Scores]:
-        whole = reduce(self.p, classwise=False, home=self.home)
-        return [whole.take(at) for at in self.items]
+    def before(self) -> Scores:
+        return reduce(self.p, classwise=False, home=self.home)
 
     @cached_property
     def identity(self) -> HeldOut:
-        return _held_out(self, self.before)
+        return self.figures(self.before)
+
+    def figures(self, after: Scores) -> HeldOut:
+        """The loss and the influence of each item, from its scores after the map of the other folds."""
+        n = self.p.n
+        loss = torch.where(torch.isinf(loss_of(self.before, n)), torch.nan, loss_of(after, n))
+        auroc, influence = auroc_within(after, self.padded)
+        return HeldOut(loss.cpu(), influence.cpu(), auroc)
 
     def refits(self, calibrator: Calibrator, fitted: FittedMap | None = None) -> list[FittedMap]:
         """The fit on all other folds, for each fold. It is made once, and shared by compositions that begin with it."""
@@ -89,35 +98,19 @@ class Folds:
 
 def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = None) -> HeldOut:
     """Judge each fold by the fit on the other folds. `fitted` is the map of all items, if it is known."""
-    p, count = folds.p, len(folds.items)
-    degrees, changed, bounds, after = 0.0, 0, [], []
-    for refit, at, before in zip(folds.refits(calibrator, fitted), folds.items, folds.before, strict=True):
-        after.append(scored(refit, p, at, folds.home))
-        degrees += refit.degrees / count
-        if promises_label(refit) and p.members == 1:
-            changed += int((after[-1].predicted != before.predicted).sum())
-        bounds += bounds_of(refit)
+    p, refits = folds.p, folds.refits(calibrator, fitted)
+    parts = [scored(refit, p, at, folds.home) for refit, at in zip(refits, folds.items, strict=True)]
+    after = merge(parts).take(torch.argsort(torch.cat(folds.items)))
+    changed = 0
+    if p.members == 1:
+        promised = torch.tensor([promises_label(refit) for refit in refits])[folds.of_item]
+        changed = int((promised.to(folds.home) & (after.predicted != folds.before.predicted)).sum())
     return replace(
-        _held_out(folds, after), degrees=degrees, labels_changed=changed, bounds=tuple(dict.fromkeys(bounds))
+        folds.figures(after),
+        degrees=sum(refit.degrees for refit in refits) / len(refits),
+        labels_changed=changed,
+        bounds=tuple(dict.fromkeys(reason for refit in refits for reason in bounds_of(refit))),
     )
-
-
-def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
-    """The figures from the scores of each fold."""
-    n = folds.p.n
-    loss = torch.full((n,), torch.nan, dtype=torch.float64, device=folds.home)
-    influence = torch.zeros_like(loss)
-    areas: list[tuple[float, int]] = []
-    for at, before, after in zip(folds.items, folds.before, scores, strict=True):
-        loss[at] = torch.where(torch.isinf(loss_of(before, n)), torch.nan, loss_of(after, n))
-        area = auroc_influence(after)
-        if area is not None:
-            influence[at] = area[1]
-            areas.append((area[0], len(at)))
-    weight = sum(n for _, n in areas)
-    auroc = sum(a * n for a, n in areas) / weight if weight else None
-    influence *= n / weight if weight else 0.0
-    return HeldOut(loss.cpu(), influence.cpu(), auroc)
 
 
 def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None, home: torch.device = CPU) -> Scores:
@@ -161,28 +154,34 @@ def bounds_of(fitted: FittedMap) -> list[str]:
     return own + [reason for part in getattr(fitted, "maps", ()) for reason in bounds_of(part) if reason not in own]
 
 
-def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
-    """Return AUROC and the influence of each item on it, or None if all or none are right (DeLong 1988).
+def auroc_within(scores: Scores, item: Tensor) -> tuple[float | None, Tensor]:
+    """Return the mean AUROC within folds, and the influence of each item on it, [N] (DeLong 1988).
 
-    Influences have mean 0, and their mean square / N is the variance of AUROC. That of a correct item is (share of
-    errors ranked below it − AUROC) / (share of correct items); that of an error is the mirror image. Differences of
-    influences give paired standard errors even if a map changes which items are correct.
+    `item` [F, M] holds the items of each fold; the rows of shorter folds are padded with N. A fold counts with its
+    number of items, or not at all if all or none of them are right. Influences have mean 0, and their mean square / N
+    is the variance of AUROC. That of a correct item is (share of errors ranked below it − AUROC) / (share of correct
+    items); that of an error is the mirror image. Differences of influences give paired standard errors even if a map
+    changes which items are correct.
     """
-    good, bad = scores.right, scores.n - scores.right
-    if not good or not bad:
-        return None
-    ranking = rank(scores.log_error)  # most confident first
-    hit = scores.correct[ranking.order].double()
-    in_run = hit.new_zeros(ranking.runs, 2).index_add_(0, ranking.run, torch.stack([hit, 1 - hit], 1))
-    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of the item's own run of ties
-    errors_below = (bad - above[:, 1])[ranking.run] / bad
-    correct_above = above[:, 0][ranking.run] / good
-    area = float((errors_below * hit).sum() / good)
-    influence = torch.empty_like(hit)
-    influence[ranking.order] = torch.where(
-        hit > 0, (errors_below - area) * scores.n / good, (correct_above - area) * scores.n / bad
-    )
-    return area, influence
+    padded = pad(scores.log_error, (0, 1), value=torch.inf)[item]
+    log_error, order = padded.sort(1)  # most confident first, padding last
+    item = item.gather(1, order)
+    right = pad(scores.correct.double(), (0, 1))[item]
+    counts = torch.stack([right, (item < scores.n).double() - right])  # [2, F, M]: correct items, errors
+    run = pad((log_error.diff(dim=1) > TIE).cumsum(1), (1, 0)).expand_as(counts)
+    in_run = torch.zeros_like(counts).scatter_add_(2, run, counts)
+    above = (in_run.cumsum(2) - in_run / 2).gather(2, run)  # mid-rank: half of the item's own run of ties
+    good, bad = counts.sum(2, keepdim=True)
+    size, ranked = good + bad, (good > 0) & (bad > 0)
+    errors_below = bad - above[1]
+    area = (errors_below * right).sum(1, keepdim=True) / (good * bad)
+    influence = torch.where(
+        right > 0, (errors_below / bad - area) * size / good, (above[0] / good - area) * size / bad
+    ).masked_fill_(~ranked, 0.0)
+    total, weight = torch.stack([torch.where(ranked, area * size, 0.0).sum(), (size * ranked).sum()]).tolist()
+    of_item = scores.log_error.new_zeros(scores.n + 1)
+    of_item[item] = influence * (scores.n / weight if weight else 0.0)
+    return (total / weight if weight else None), of_item[:-1]
 
 
 def mean_of(values: Tensor, group: Tensor | None) -> Estimate:

@@ -96,7 +96,7 @@ def fit_predictions(
     )
     if strict and not verdict.ok:
         raise RefusedError(f"{record.calibrator} is refused (strict): {'; '.join(verdict.reasons)}")
-    return fitted.with_record(record)
+    return replace(fitted, record=record)
 
 
 def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -> Calibrator:

@@ -173,10 +173,6 @@ class FittedMap(Shown):
             if f.name != "record" and not isinstance(getattr(self, f.name), Tensor)
         }
 
-    @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], record: FitRecord) -> Self:
-        return cls(**tensors, **settings, record=record)
-
     def summary(self) -> dict[str, Any]:
         """The parameters for people and `--json`: {"temperature": 1.7}. Override it if the tensors are hard to read."""
         return {
@@ -199,9 +195,6 @@ class FittedMap(Shown):
         from calibrant.posthoc.storage import save  # here, because storage imports this module
 
         return save(self, folder)
-
-    def with_record(self, record: FitRecord) -> Self:
-        return replace(self, record=record)
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,8 +63,8 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
         raise MapError(
             f"{path / HEADER} holds a {described['method']!r} map, which this version does not know; upgrade"
         )
-    settings = {name: tuples(value) for name, value in described["settings"].items()}
-    return MAPS[described["method"]].restore(tensors, settings, record)
+    values: dict[str, Any] = {**tensors, **{name: tuples(value) for name, value in described["settings"].items()}}
+    return MAPS[described["method"]](**values, record=record)
 
 
 def restored(said: Mapping[str, Any]) -> FitRecord:
