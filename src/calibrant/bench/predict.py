@@ -50,7 +50,7 @@ def checkpoints(experiment: Experiment, scale: Scale) -> int:
     return max((checkpoints_wanted(e, epochs) for e in experiment.ensembles_at(scale)), default=0)
 
 
-def wanted(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dict[str, Any]:
+def request(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dict[str, Any]:
     """What an experiment asks of a predictor, as plain JSON; if nothing is true, the run's own predictions suffice."""
     video_of = experiment.ensembles_at(scale) if experiment.block is not None else ()
     return {
@@ -90,14 +90,16 @@ def predict(
         if ensemble is not None:
             made, record = build_ensemble(ensemble, run, members, trained, seed, device, data)
             record["curve"] = _predict_ensemble(made, trained, data, device, out)
-        asked, network = shifted.Asked.of(experiment.shifts), members if len(members) > 1 else members[0]
+        asked, network = shifted.Shifts.of(experiment.shifts), members if len(members) > 1 else members[0]
         if asked.suites:
-            shifted.ask(made, asked.suites, trained, data, out / SHIFTED, device, root, scale)
+            shifted.predict_cells(made, asked.suites, trained, data, out / SHIFTED, device, root, scale)
         if asked.levels and ensemble is None:
-            robustness.ask(members, data, run, out, device)
+            robustness.rank_items(members, data, run, out, device)
         if asked.attacks:
-            record["attacks"] = {a: shifted.attacked(made, a, trained, data, device, scale) for a in asked.attacks}
-        if wanted(experiment, ensemble, scale)["features"]:
+            record["attacks"] = {
+                a: shifted.measure_attack(made, a, trained, data, device, scale) for a in asked.attacks
+            }
+        if request(experiment, ensemble, scale)["features"]:
             for split in BOTH:
                 p = _predict(network, data, split, trained, device, features=True, classes=data.classes)
                 write(out / f"{FEATURED}-{split.value}.npz", p)

@@ -57,7 +57,7 @@ Rows = dict[str, dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Shifts:
     """The names in an experiment's shifts, sorted by kind."""
 
     datasets: tuple[str, ...]  # of the same task; `train` is one
@@ -66,7 +66,7 @@ class Asked:
     levels: bool
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> Asked:
+    def of(cls, names: Sequence[str]) -> Shifts:
         """Sort the names; an unknown one is an error."""
         suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
@@ -98,7 +98,7 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
     )
 
 
-def ask(
+def predict_cells(
     predictor: Any, suites: Sequence[str], trained: Trained, data: Data, to: Path, device: Any, root: Any, scale: Scale
 ) -> None:
     """Write the predictor's logits of every cell into a folder; those that are there already are not computed again."""
@@ -114,7 +114,7 @@ def ask(
     run(subject, material, planned(wanted, calibration=False), Folder.begin(to, {"choice": vars(wanted)}))
 
 
-def attacked(
+def measure_attack(
     predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale
 ) -> dict[str, float | None]:
     """The accuracy and success rate of an attack with its default settings, on the first items of the test set."""
@@ -211,7 +211,7 @@ def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> d
 
 def check(experiment: Experiment) -> None:
     """Refuse an experiment that cannot be measured, before anything is trained."""
-    asked = Asked.of(experiment.shifts)
+    asked = Shifts.of(experiment.shifts)
     if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets or asked.levels):
         raise InputError(
             f"{experiment.name}: a pool of trainings has no ensembles, attacks, levels or other data sets of its own"
