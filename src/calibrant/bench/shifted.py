@@ -26,8 +26,9 @@ from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Bounds, assess
 from calibrant.attacks.measures import predicted
+from calibrant.bench.ensembles import Loaded
 from calibrant.bench.robustness import LEVELS
-from calibrant.data import DATASETS, Batches, Data
+from calibrant.data import DATASETS, Batches
 from calibrant.data import load as load_data
 from calibrant.data.ood import GENERATED, ood_images
 from calibrant.data.subsets import complement, split_name
@@ -41,7 +42,6 @@ from calibrant.metrics.ood import OODReport
 from calibrant.papers import Experiment, Scale
 from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS, SUBSETS
-from calibrant.training.run_folder import Trained
 from calibrant.types import Estimate, Split
 
 CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
@@ -99,9 +99,10 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
 
 
 def predict_cells(
-    predictor: Any, suites: Sequence[str], trained: Trained, data: Data, to: Path, device: Any, root: Any, scale: Scale
+    predictor: Any, suites: Sequence[str], loaded: Loaded, to: Path, root: str | Path | None, scale: Scale
 ) -> None:
     """Write the predictor's logits of every cell into a folder; those that are there already are not computed again."""
+    data, trained, device = loaded.data, loaded.trained, loaded.device
     part = images_only(data[Split.TEST], data.name)
     material = Material(
         part,
@@ -114,12 +115,11 @@ def predict_cells(
     run(subject, material, planned(wanted, calibration=False), Folder.begin(to, {"choice": vars(wanted)}))
 
 
-def measure_attack(
-    predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale
-) -> dict[str, float | None]:
+def measure_attack(predictor: Any, name: str, loaded: Loaded, scale: Scale) -> dict[str, float | None]:
     """The accuracy and success rate of an attack with its default settings, on the first items of the test set."""
+    data, trained = loaded.data, loaded.trained
     part = limited(images_only(data[Split.TEST], data.name), SMOKE_ATTACKED if scale == "smoke" else ATTACKED)
-    batches = Batches(part, part.n, device=device, mean=trained.mean, std=trained.std)
+    batches = Batches(part, part.n, device=loaded.device, mean=trained.mean, std=trained.std)
     x, y, _ = next(iter(batches))
     attack = ATTACKS[name](bounds=Bounds(mean=trained.mean, std=trained.std))
     if not bool((predicted(predictor, attack, x).cpu() == y.cpu()).any()):  # after a smoke run, all may be wrong

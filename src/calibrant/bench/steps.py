@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from calibrant.bench.downloaded import Downloaded
+from calibrant.bench.ensembles import Loaded
 from calibrant.bench.measure import measured, measured_from_logits
 from calibrant.bench.place import BenchStep, Place
 from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, request
@@ -30,6 +31,7 @@ from calibrant.papers.experiment import EDITIONS
 from calibrant.training.environment import threads
 from calibrant.training.recipe import digest
 from calibrant.training.run import make_fabric
+from calibrant.training.run_folder import load
 from calibrant.training.settings import Choice
 
 
@@ -77,9 +79,9 @@ class Predict(BenchStep):
 
     def run(self, deadline: float | None) -> None:
         how, network = self.place.how, self.network
-        device, data = make_fabric(network.recipe, how).device, network.data()
-        of = (self.experiment, self.ensemble, self.seed, self.scale)
-        predict(*of, network.folder, self.folder, device, data, how.root)
+        device = make_fabric(network.recipe, how).device
+        loaded = Loaded(network.folder, load(network.folder), self.seed, device, network.data())
+        predict(self.experiment, self.ensemble, self.scale, loaded, self.folder, how.root)
 
     def progress(self) -> str:
         sets = len(visible(self.folder / SHIFTED / "cells", "*.npz"))
