@@ -14,7 +14,7 @@ import torch
 import calibrant
 from calibrant import files
 from calibrant.errors import FileError, MapError, SplitError
-from calibrant.posthoc.stream import apply_parts, fingerprint, rows
+from calibrant.posthoc.stream import apply_parts, fingerprint
 
 
 def write_parts(folder: Path, members: int = 1, n: int = 700) -> None:
@@ -80,11 +80,6 @@ def test_a_bad_part_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(MapError, match="fitted for 4 classes"):
         apply_parts(other, tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_batches_have_the_requested_size(tmp_path: Path) -> None:
-    write_parts(tmp_path / "in")
-    assert max(p.n for p, _ in rows(tmp_path / "in", 200)) <= 200 // 3
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
