@@ -149,18 +149,6 @@ def test_every_map_has_a_formula_or_is_refused_by_name() -> None:
                 map_to_json(m)
 
 
-def test_a_custom_calibrator_gets_a_true_message() -> None:
-    """The command does not know this map, so it says only that the table has no line for it."""
-
-    class Doubled(Identity):
-        method = "doubled"
-
-    with pytest.raises(MapError) as caught:
-        map_to_json(Doubled())
-    assert "a doubled map has no closed form that calibrant can write" in str(caught.value)
-    assert "table" not in str(caught.value)
-
-
 def test_the_docs_hold_every_formula() -> None:
     page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
     for name, form in FORMS.items():

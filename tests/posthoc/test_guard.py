@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -50,23 +51,32 @@ class MemoryMap(FittedMap):
         return torch.where(known, logits, logits * 10)
 
 
+@dataclass(frozen=True, eq=False)
+class BoastMap(TopLabelMap):
+    """Halves the doubt: order and labels are kept, honesty is not."""
+
+    method: ClassVar[str] = "boast"
+
+    def confidence(self, top: Top) -> Tensor:
+        return (1 + top.confidence) / 2
+
+
 @dataclass(frozen=True)
-class Liar(Calibrator):
-    name: ClassVar[str] = "liar"
-    map: ClassVar[type[FittedMap]] = LiarMap
+class Making(Calibrator):
+    """Returns whatever `make` makes of the predictions."""
+
+    make: Callable[[Predictions], FittedMap]
+    name: ClassVar[str] = "making"
+    map: ClassVar[type[FittedMap]] = FittedMap
+    takes_top1: ClassVar[bool] = True
 
     def solve(self, p: Predictions) -> FittedMap:
-        return LiarMap()
+        return self.make(p)
 
 
-@dataclass(frozen=True)
-class Memory(Calibrator):
-    name: ClassVar[str] = "memory"
-    map: ClassVar[type[FittedMap]] = MemoryMap
-
-    def solve(self, p: Predictions) -> FittedMap:
-        assert p.logits is not None
-        return MemoryMap(p.logits[:, 0])
+LIAR = Making(lambda p: LiarMap())
+MEMORY = Making(lambda p: MemoryMap(p.logits[:, 0]))  # type: ignore[index]
+BOAST = Making(lambda p: BoastMap())
 
 
 def test_a_good_map_is_ok_with_its_gain() -> None:
@@ -80,14 +90,14 @@ def test_a_good_map_is_ok_with_its_gain() -> None:
 
 def test_overfitting_is_flagged_although_the_fit_itself_looks_perfect() -> None:
     p = simulated()
-    fitted = Memory().fit(p)
+    fitted = MEMORY.fit(p)
     assert torch.equal(fitted(p.logits), p.logits)  # type: ignore[arg-type]
-    v = guard(Memory(), p)
+    v = guard(MEMORY, p)
     assert not v.ok and "held-out NLL rises" in v.reasons[0]
 
 
 def test_a_broken_promise_is_flagged() -> None:
-    v = guard(Liar(), simulated())
+    v = guard(LIAR, simulated())
     assert any("labels changed although" in r for r in v.reasons)
 
 
@@ -176,32 +186,12 @@ def test_reporting_on_what_was_fitted_is_an_error() -> None:
         calibrant.fit("histogram", m.predictions(p))
 
 
-@dataclass(frozen=True, eq=False)
-class BoastMap(TopLabelMap):
-    """Halves the doubt: order and labels are kept, honesty is not."""
-
-    method: ClassVar[str] = "boast"
-
-    def confidence(self, top: Top) -> Tensor:
-        return (1 + top.confidence) / 2
-
-
-@dataclass(frozen=True)
-class Boast(Calibrator):
-    name: ClassVar[str] = "boast"
-    map: ClassVar[type[FittedMap]] = BoastMap
-    takes_top1: ClassVar[bool] = True
-
-    def solve(self, p: Predictions) -> FittedMap:
-        return BoastMap()
-
-
 def test_a_top1_set_is_guarded_by_the_likelihood_of_being_right() -> None:
     g = torch.Generator().manual_seed(0)
     confidence = 0.5 + 0.5 * torch.rand(800, generator=g, dtype=torch.float64)
     labels = (torch.rand(800, generator=g, dtype=torch.float64) > confidence).long()
     p = Predictions(labels=labels, predicted=torch.zeros(800, dtype=torch.long), confidence=confidence)
-    boast = guard(Boast(), p)
+    boast = guard(BOAST, p)
     assert not boast.ok and "NLL rises" in boast.reasons[0]
     overconfident = replace(p, confidence=1 - (1 - confidence) / 5)
     assert not any("NLL" in reason for reason in guard(CALIBRATORS["isotonic"](), overconfident).reasons)
