@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
 import calibrant
-from calibrant.posthoc.isotonic import Isotonic, centred, pava
+from calibrant.posthoc.isotonic import Isotonic, pava
 
 
 @settings(max_examples=150, deadline=None)
@@ -62,6 +62,6 @@ def test_softened_ends_never_pass_their_neighbours() -> None:
 def test_centred_points_are_the_means_of_the_blocks() -> None:
     values = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
     hit = np.array([False, True, False, True, True, True])
-    steps = centred(pava(values, hit), values)
+    steps = pava(values, hit, centred=True)
     assert steps.x == pytest.approx([0.1, 0.25, (0.4 + 0.6 + 0.9) / 3])
     assert steps.y == pytest.approx([0.0, 0.5, 1.0])
