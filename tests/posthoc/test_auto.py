@@ -56,20 +56,14 @@ def nll(p: Predictions) -> Tensor:
     return -loss
 
 
-def test_calibrated_data_are_left_alone() -> None:
-    m = calibrant.fit("auto", simulated(2000))
-    assert m.record.calibrator == "identity" and m.degrees == 0 and m.record.guard["ok"]
-
-
-def test_one_temperature_is_enough_where_one_temperature_is_the_truth() -> None:
-    m = calibrant.fit("auto", simulated(2000, scale=3.0))
-    assert m.record.calibrator == "temperature"
-    assert m.summary()["temperature"] == pytest.approx(3, rel=0.1)
-
-
-def test_more_parameters_where_they_are_needed() -> None:
-    m = calibrant.fit("auto", simulated(3000, scale=torch.tensor([6.0, 1.0, 2.0, 0.5])))
-    assert m.record.calibrator == "vector"
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [(1.0, "identity"), (3.0, "temperature"), (torch.tensor([6.0, 1.0, 2.0, 0.5]), "vector")],
+    ids=["calibrated", "one temperature", "one scale per class"],
+)
+def test_as_many_parameters_as_the_truth_needs(scale: float | Tensor, expected: str) -> None:
+    m = calibrant.fit("auto", simulated(2500, scale=scale))
+    assert m.record.calibrator == expected and m.record.guard["ok"]
 
 
 def test_no_worse_than_the_best_single_method_beyond_noise() -> None:
@@ -209,24 +203,30 @@ def test_a_method_that_needs_many_items_is_tried_on_all_of_them(monkeypatch: pyt
     assert next(r for r in ranking if r["method"] == "hungry").get("repeats")
 
 
-def test_one_standard_error_towards_fewer_parameters() -> None:
-    """On made-up losses: the fewest parameters among those at most one standard error worse than the best."""
-    p = simulated(400)
-    g = torch.Generator().manual_seed(0)
-    base = 1 + torch.rand(400, generator=g, dtype=torch.float64)
+def conclusion(*candidates: tuple[Calibrator, float, Tensor]) -> Calibrator:
+    """What is chosen among calibrators with these numbers of parameters and made-up losses of 400 items."""
+    zero = torch.zeros(400, dtype=torch.float64)
+    done = [Candidate(calibrator, [HeldOut(loss, zero, None, degrees)]) for calibrator, degrees, loss in candidates]
+    return conclude(done, simulated(400), 5).calibrator
+
+
+BASE = 1 + torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("above", "expected"), [(0.0095, Temperature()), (0.0105, Vector())])
+def test_one_standard_error_towards_fewer_parameters(above: float, expected: Calibrator) -> None:
+    """The fewest parameters among those at most one standard error worse than the best."""
     ripple = torch.ones(400, dtype=torch.float64)
     ripple[::2] = -1  # mean 0; a multiple a of it has the standard error a / 20
-
-    def candidate(calibrator: Calibrator, degrees: float, loss: Tensor) -> Candidate:
-        zero = torch.zeros(400, dtype=torch.float64)
-        return Candidate(calibrator, [HeldOut(loss, zero, None, degrees, 0, ())])
-
-    def chosen(above: float) -> Calibrator:
-        few, best = candidate(Temperature(), 1, base + above), candidate(Vector(), 9, base + 0.2 * ripple)
-        return conclude([candidate(Unchanged(), 0, base + 5), few, best], p, 5).calibrator
-
     # the error of each mean is 0.014 and more, that of the paired difference 0.2 / 20 = 0.01
-    assert chosen(0.0095) == Temperature() and chosen(0.0105) == Vector()
+    few, best = (Temperature(), 1, BASE + above), (Vector(), 9, BASE + 0.2 * ripple)
+    assert conclusion((Unchanged(), 0, BASE + 5), few, best) == expected
+
+
+def test_rounding_does_not_choose() -> None:
+    """A candidate that falls short by rounding alone is as good, and the one with fewer parameters is taken."""
+    few, best = (Temperature(), 1, BASE + 1e-15), (Ets(), 4, BASE)
+    assert conclusion((Unchanged(), 0, BASE + 1), best, few) == Temperature()
 
 
 def test_a_candidate_that_cannot_be_fitted_is_listed_with_its_reason() -> None:
@@ -258,18 +258,3 @@ def test_auto_as_a_calibrator_and_bad_settings() -> None:
     for bad in ({"budget": 0}, {"folds": 1}, {"repeats": 0}):
         with pytest.raises(InputError, match=next(iter(bad))):
             calibrant.fit("auto", p, **bad)
-
-
-def test_rounding_does_not_choose() -> None:
-    """A candidate that falls short by rounding alone is as good, and the one with fewer parameters is taken."""
-    loss = torch.rand(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    done = [
-        Candidate(calibrator, [HeldOut(found, torch.zeros(200), None, degrees)])
-        for calibrator, found, degrees in (
-            (Unchanged(), loss + 1, 0.0),
-            (Ets(), loss, 4.0),
-            (Temperature(), loss + 1e-15, 1.0),
-        )
-    ]
-    p = calibrant.predictions(torch.zeros(200, 3), torch.zeros(200, dtype=torch.long))
-    assert conclude(done, p, 5).calibrator == Temperature()
