@@ -32,7 +32,7 @@ endef
 help:
 	@echo "make demo    the whole pipeline on bundled data: a table and demo/report.html"
 	@echo "make test    every test, on both cores"
-	@echo "make test-ray  steps on a Ray cluster of several nodes on this machine; installs Ray"
+	@echo "make test-ray  steps on a Ray cluster of several nodes on this machine, alone"
 	@echo "make test-integrations  data frames of pandas and Polars, the Hugging Face Trainer; installs them"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   speed against peers, side by side"
@@ -53,7 +53,6 @@ test: $(STAMP)
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 test-ray: $(STAMP)
-	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[ray]'
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q tests/executors/test_ray.py $(ARGS)
 
 test-integrations: $(STAMP)

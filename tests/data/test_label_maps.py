@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +118,10 @@ def test_maps_with_an_axis_of_one_and_in_another_order_of_bytes(tmp_path: Path) 
     assert found is not None and torch.equal(found, torch.from_numpy(labels[0, 0]))
 
 
-@pytest.mark.parametrize("mark", [2.5, "2", True])
+@pytest.mark.parametrize("mark", [2.5, "2", True, 10**20])
 def test_an_index_to_ignore_is_a_whole_number(mark: object) -> None:
-    with pytest.raises(InputError, match="ignore_index=.* must be a whole number"):
+    with pytest.raises(InputError, match="ignore_index=.* must be a whole number|is beyond 64 bits"):
         mark_ignored(torch.zeros(1, 4, 4), mark, "mine")  # type: ignore[arg-type]
-
-
-def test_an_index_beyond_64_bits_is_one_line() -> None:
-    with pytest.raises(InputError, match=f"ignore_index={10**20} is beyond 64 bits"):
-        mark_ignored(torch.zeros(1, 4, 4), 10**20, "mine")
 
 
 @pytest.mark.parametrize(("others", "refused"), [(2, True), (253, True), (254, False), (999, False)])
@@ -133,8 +129,6 @@ def test_255_is_a_mark_only_above_a_gap(others: int, refused: bool) -> None:
     """Of a thousand classes a small set may lack the one before 255."""
     y = torch.tensor([[[0, others], [1, 255]]])
     parts = load(TensorDataset(torch.zeros(1, 3, 2, 2), y), sizes=WHOLE).splits
-    if refused:
-        with pytest.raises(InputError, match=f"pixels of 255 beside the classes 0 … {others}"):
-            check_common_mark(parts, "mine")
-    else:
+    expected = pytest.raises(InputError, match=f"of 255 beside the classes 0 … {others}") if refused else nullcontext()
+    with expected:
         check_common_mark(parts, "mine")

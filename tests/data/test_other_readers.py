@@ -38,12 +38,6 @@ def test_svhn(tmp_path: Path) -> None:
     data = load("svhn", root=tmp_path, sizes={"validation": 2, "calibration": 2})
     assert data["test"].y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     assert np.array_equal(data["test"].x.permute(0, 2, 3, 1).numpy(), x["test"])
-    savemat(tmp_path / "svhn" / "train_32x32.mat", {"X": np.zeros((2, 2))})
-    with pytest.raises(FileError, match="has no X and y"):
-        load("svhn", root=tmp_path)
-    (tmp_path / "svhn" / "train_32x32.mat").write_bytes(b"nonsense")
-    with pytest.raises(FileError, match="this MATLAB file is truncated or damaged"):
-        load("svhn", root=tmp_path)
 
 
 def test_new_cifar_tests(tmp_path: Path) -> None:
@@ -58,9 +52,6 @@ def test_new_cifar_tests(tmp_path: Path) -> None:
         assert list(data.splits) == [Split.TEST]
         assert np.array_equal(data["test"].x.permute(0, 2, 3, 1).numpy(), x)
         assert data["test"].y.tolist() == list(range(6))
-    np.save(tmp_path / "cifar-10.1" / "cifar10.1_v6_labels.npy", y[:3])
-    with pytest.raises(FileError, match="6 images but 3 labels"):
-        load("cifar10_1", root=tmp_path)
 
 
 def test_cifar_c(tmp_path: Path) -> None:
@@ -70,14 +61,12 @@ def test_cifar_c(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="published corruptions"):
         cifar_c("mnist", tmp_path)
     folder.mkdir()
-    x, y = pictures(20), np.tile(np.arange(4), 5)
+    x = pictures(20)
     np.save(folder / "fog.npy", x)
-    np.save(folder / "labels.npy", y)
+    np.save(folder / "labels.npy", np.tile(np.arange(4), 5))
     published = cifar_c("cifar10", tmp_path)
-    for severity in range(1, 6):
-        images, labels = published.cell("fog", severity)
-        assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), x[4 * severity - 4 : 4 * severity])
-        assert labels.tolist() == [0, 1, 2, 3]
+    images, labels = published.cell("fog", 3)
+    assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), x[8:12]) and labels.tolist() == [0, 1, 2, 3]
     assert published.types == ("fog",)
     np.save(folder / "fog.npy", x[:-1])
     with pytest.raises(FileError, match="19 images do not come in whole blocks of the 20 labels"):
@@ -142,9 +131,6 @@ def test_news(tmp_path: Path) -> None:
     # by frequency, then alphabet: cat 2, the 3, ran 4, sat 5; dog and 42 are unknown to the training texts
     assert data["test"].x[0, :5].tolist() == [3, 1, 5, 1, 0]
     assert data["train"].x.dtype == torch.long
-    write_news(tmp_path / FILE, [{"split": "train", "label": 0, "group": "g"}])
-    with pytest.raises(FileError, match="line 1 has no usable split, label, group and text"):
-        load("news20", root=tmp_path)
     (tmp_path / FILE).write_bytes(b"nonsense")
     with pytest.raises(FileError, match="this archive of JSON lines is truncated or damaged"):
         load("news20", root=tmp_path)

@@ -14,8 +14,6 @@ from PIL import Image
 
 from calibrant.data import load
 from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, tiles
-from calibrant.data.image_arrays import read_arrays
-from calibrant.data.mnist import read_idx
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -169,26 +167,3 @@ def test_missing_files_say_what_to_put_where(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CALIBRANT_DATA", str(tmp_path))
     with pytest.raises(FileError, match=r"mnist/t10k-labels-idx1-ubyte is missing \(1 of 4 files\)"):
         load("mnist")
-
-
-def test_broken_idx_files(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    for raw, message in (
-        (b"PK", "not an idx file"),
-        (idx_bytes(np.zeros(5, np.uint8))[:-1], "4 bytes where the header promises 5"),
-    ):
-        path.write_bytes(raw)
-        with pytest.raises(FileError, match=message):
-            read_idx(path)
-    broken = tmp_path / "x.gz"
-    broken.write_bytes(gzip.compress(b"hello")[:-3])
-    with pytest.raises(FileError, match="this file is truncated"):
-        read_idx(broken)
-
-
-def test_a_text_file_named_npz_is_not_taken_for_pickled_objects(tmp_path: Path) -> None:
-    """NumPy's own line advises `allow_pickle=True`."""
-    file = tmp_path / "notes.npz"
-    file.write_text("images are elsewhere\n")
-    with pytest.raises(FileError, match=r"notes\.npz: not a complete \.npz archive"):
-        read_arrays(file, ("images",))

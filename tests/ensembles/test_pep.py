@@ -13,7 +13,6 @@ from torch import nn
 
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import sigma_curve
-from calibrant.ensembles.storage import load, save
 from calibrant.errors import FileError, InputError, MapError
 
 
@@ -121,18 +120,18 @@ def test_weights_are_bit_identical_after_an_exception(overfitted, failure: type[
 
 def test_round_trip_repeats_predictions_bit_for_bit(overfitted, tmp_path: Path) -> None:
     pep = PEP.fit(overfitted.model, overfitted.calibration, where=lambda name, p: name.startswith("6"))
-    again = load(save(pep, tmp_path / "pep"), overfitted.model)
+    again = PEP.load(pep.save(tmp_path / "pep"), overfitted.model)
     x = overfitted.test[0][:16]
     assert again.certificate == pep.certificate
     assert torch.equal(again.members(x), pep.members(x))
     header = tmp_path / "pep" / "ensemble.json"
     header.write_text(header.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(MapError, match="edited"):
-        load(tmp_path / "pep", overfitted.model)
+        PEP.load(tmp_path / "pep", overfitted.model)
     header.unlink()
-    header.symlink_to(save(pep, tmp_path / "other") / "ensemble.json")
+    header.symlink_to(pep.save(tmp_path / "other") / "ensemble.json")
     with pytest.raises(FileError, match="leads out of"):
-        load(tmp_path / "pep", overfitted.model)
+        PEP.load(tmp_path / "pep", overfitted.model)
 
 
 def test_shared_weights_are_perturbed_once_and_objects_with_logits_work() -> None:

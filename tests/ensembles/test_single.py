@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.ensembles import Single
 from calibrant.errors import InputError
 from calibrant.nn import build
-from calibrant.protocols import Predictor
 
 
 @pytest.fixture
@@ -131,12 +129,6 @@ def test_members_stack(model: nn.Module, data: TensorDataset) -> None:
 def test_wrong_inputs_are_named(data: TensorDataset, model: Any, batches: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         calibrant.predict(model, DataLoader(data, batch_size=8) if batches is None else batches)
-
-
-def test_single_is_a_predictor(model: nn.Module, data: TensorDataset) -> None:
-    single = Single(model.eval())
-    assert isinstance(single, Predictor)
-    assert single.members(data.tensors[0]).shape == (1, 37, 3)
 
 
 def test_images_of_labels_are_items_in_groups() -> None:

@@ -1,4 +1,4 @@
-"""Steps on a Ray cluster of several nodes on one machine: kills and lost nodes lose no step. `make test-ray`."""
+"""Steps on a Ray cluster of several nodes on one machine: kills and lost nodes lose no step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibrant.papers import PAPERS
 from tests.bench.test_steps import PLAIN
 from tests.executors.test_executors import Note, call, wait_for
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="Ray is not installed, so no cluster is tested")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,35 +28,21 @@ def same(report: Any) -> bool:
     return all(report[name].value == pytest.approx(EXPECTED[name].value) for name in ("accuracy", "nll", "ece"))
 
 
-def as_list() -> Any:
-    return TEXT
+KINDS: dict[str, Callable[[], Any]] = {
+    "list": lambda: TEXT,
+    "array": lambda: np.array(TEXT),
+    "bytes": lambda: np.array(TEXT).astype("S3"),
+    "Series": lambda: pytest.importorskip("pandas").Series(TEXT, index=range(100, 160)),
+    "Categorical": lambda: pytest.importorskip("pandas").Categorical(TEXT),  # its own order, which classes= overrules
+    "Polars": lambda: pytest.importorskip("polars").Series(TEXT),
+}
 
 
-def as_array() -> Any:
-    return np.array(TEXT)
-
-
-def as_bytes() -> Any:
-    return np.array(TEXT).astype("S3")
-
-
-def as_series() -> Any:
-    return pytest.importorskip("pandas").Series(TEXT, index=range(100, 160))
-
-
-def as_categorical() -> Any:
-    return pytest.importorskip("pandas").Categorical(TEXT)  # its own order, which classes= overrules
-
-
-def as_polars() -> Any:
-    return pytest.importorskip("polars").Series(TEXT)
-
-
-@pytest.mark.parametrize("labels", [as_list, as_array, as_bytes, as_series, as_categorical, as_polars])
-def test_labels_of_text_follow_the_order_of_the_classes(labels: Any) -> None:
-    report = calibrant.evaluate(probs=P, labels=labels(), classes=NAMES, intervals=False)
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_text_follow_the_order_of_the_classes(kind: str) -> None:
+    report = calibrant.evaluate(probs=P, labels=KINDS[kind](), classes=NAMES, intervals=False)
     assert same(report) and report.conventions["classes"] == "owl, cat, dog"
-    p = calibrant.predictions(Z, labels(), classes=NAMES)
+    p = calibrant.predictions(Z, KINDS[kind](), classes=NAMES)
     assert p.labels.tolist() == Y.tolist() and p.classes == tuple(NAMES)
 
 

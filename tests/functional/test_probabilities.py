@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -97,28 +96,9 @@ def test_a_panel_considers_all_batches() -> None:
     assert panel(torch.cat([P[:50], Z[50:]]))["nll"] > 0  # warnings are errors here
 
 
-def test_a_panel_stops_checking_after_a_batch_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibrant.metrics import torchmetrics_adapter as adapter
-
-    looks, look = [], adapter.look_like_probabilities
-    monkeypatch.setattr(adapter, "look_like_probabilities", lambda *a: looks.append(1) or look(*a))
-    panel(Z)
-    assert len(looks) == 1
-
-
 def test_a_loop_warns_once() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         for _ in range(3):
             calibrant.predictions(P, Y)
     assert len(said) == 1
-
-
-def test_the_first_rows_decide_for_large_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibrant.functional.probabilities import FEW, look_like_probabilities
-
-    seen: list[int] = []
-    whole = torch.aminmax
-    monkeypatch.setattr(torch, "aminmax", lambda rows: seen.append(len(rows)) or whole(rows))
-    assert not look_like_probabilities(torch.from_numpy(np.random.default_rng(0).normal(size=(10_000, 10))), False)
-    assert seen == [FEW]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 import calibrant
@@ -20,7 +21,8 @@ from calibrant.nn import build
 from calibrant.nn.activations import relu6
 from calibrant.nn.antialias import blurpool
 from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
-from calibrant.nn.surgery import Inserted, smoothed, stages, unsmooth
+from calibrant.nn.surgery import Inserted, smoothed, unsmooth
+from tests.nn.surgery_networks import Net, OwnConvolution, conv, stem
 
 # Dynamo instantiates an autograd.Function, of which torch warns
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -41,22 +43,6 @@ def small() -> nn.Module:
         body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
         more = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, 2, 1))
         return nn.Sequential(body, more, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-
-
-@pytest.mark.parametrize(
-    ("name", "before", "after"),
-    [
-        ("resnet18", ["layer2.0", "layer3.0", "layer4.0"], ["layer4"]),  # SS: three and one
-        ("resnet20", ["layer2.0", "layer3.0"], ["layer3"]),
-        ("resnet29v2", ["stages.1.0", "stages.2.0"], ["act"]),  # pooling is a function: after the last map
-        ("vgg16", ["stages.0.4", "stages.1.4", "stages.2.5", "stages.3.5", "stages.4.5"], []),
-        ("densenet121", ["body.11", "body.28", "body.57"], ["body"]),
-        ("unet", ["pools.0", "pools.1", "pools.2", "pools.3"], []),  # its skips keep their maps
-    ],
-)
-def test_stages_of_known_networks(name: str, before: list[str], after: list[str]) -> None:
-    options = {"vgg16": {"hidden": (4,)}, "unet": {"width": 4}}.get(name, {})
-    assert stages(build(name, classes=10, in_channels=3, **options)) == (before, after)
 
 
 def test_the_layer_smooths_the_input_of_the_module() -> None:
@@ -117,32 +103,91 @@ def test_a_copy_stays_in_training_mode_and_trains_compiled_in_one_graph() -> Non
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "says"),
-    [
-        (nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), {}, "no convolution"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()), {}, "no stage"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "layer9"}, "0, 1"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": lambda n, m: False}, "matches no module"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "1", "tau": -1.0}, "tau"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": 3}, "where=3 is not a name"),
-    ],
-)
-def test_bad_input_is_named(model: Any, options: dict, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        calibrant.smooth(model, **options)
+class Reused(Net):
+    """One layer for two maps, of which only one is pooled."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda m, x: m.b(F.max_pool2d(m.b(m.a(x)), 2)), a=conv(3, 4), b=conv(4, 4))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "edge", "says"),
-    [
-        ((1, 1), 4, "^after 'layer3': a map of 1×1 is smaller"),
-        ((1, 4, 6, 4, 1), 8, r"^before 'layer3.0': a map of 4×4 is smaller than the kernel of 5 taps"),
-    ],
-)
-def test_a_map_smaller_than_the_kernel_is_named_by_its_place(kernel: tuple[int, ...], edge: int, says: str) -> None:
+def conditional() -> Net:
+    """A network of two arguments; a function pools a product, which no module returns."""
+    return Net(
+        lambda m, x, condition: (m.body(x) * m.scale(condition)[:, :, None, None]).mean((2, 3)),
+        body=nn.Sequential(stem(), nn.MaxPool2d(2), conv(4, 4)), scale=nn.Linear(2, 4),
+    )  # fmt: skip
+
+
+def mixed() -> Net:
+    """One activation for maps of one and of two axes."""
+    return Net(lambda m, x: m.act(m.c(m.act(m.b(m.a(x))).mean(2))), a=conv(3, 4), b=conv(4, 4), c=nn.Conv1d(4, 4, 3),
+        act=nn.ReLU(), never=conv(3, 3))  # fmt: skip
+
+
+TWO = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+PAIR = (X, torch.zeros(2, 2))
+BAD: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
+    (lambda: "resnet18", {}, "smooth a network .*, not str"),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), {}, "no convolution"),
+    (lambda: TWO, {}, "no stage"),
+    (lambda: nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(2)), {}, "no stage"),  # patches are not a map
+    (lambda: nn.Sequential(OwnConvolution(3, 4), nn.MaxPool2d(2)), {}, "has no convolution.* pass example="),
+    (lambda: TWO, {"where": ["1", "layer9"]}, "'layer9' matches no module; modules that take a feature map: 0, 1"),
+    (lambda: TWO, {"where": lambda n, m: False}, "the function where= matches no module"),
+    (lambda: TWO, {"where": []}, "an empty where= matches no module"),
+    (lambda: TWO, {"where": 3}, "where=3 is not a name"),
+    *((lambda: TWO, {"where": w}, r"where\(name, module\) -> bool; this one takes \(")
+      for w in (lambda m: True, lambda a, b, c: True, lambda: True)),
+    (lambda: TWO, {"where": "1", "tau": -1.0}, "tau"),
+    (mixed, {"where": "never"}, "'never' is never called"),
+    (mixed, {"where": "act"}, "'act' is called on maps of 1 and 2 axes"),
+    (conditional, {}, "condition.*pass example="),
+    (lambda: nn.Sequential(conditional(), nn.Conv1d(4, 4, 3)), {"where": "1"}, "over 1 and 2 axes; pass example="),
+    (conditional, {"example": X}, "does not run on this example: .*condition"),
+    (conditional, {"example": PAIR}, "mean in the network's own forward subsamples .*name places by where="),
+    (conditional, {"where": "scale", "example": PAIR}, r"before 'scale' there is shape \(2, 2\), not a feature map"),
+    (Reused, {}, "the output of one of several calls of 'b'.*where='after b' smooths it at every"),
+    (network, {"kernel": (1, 4, 6, 4, 1), "example": X[..., :8, :8]}, r"layer3.0: .*4×4.*5 taps.*where="),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "options", "says"), BAD)
+def test_bad_input_is_named(make: Callable[[], Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        calibrant.smooth(network(), kernel=kernel)(X[..., :edge, :edge])
+        calibrant.smooth(make(), **options)
+
+
+def test_a_map_smaller_than_the_kernel_is_named_by_its_place() -> None:
+    with pytest.raises(InputError, match="^after 'layer3': a map of 1×1 is smaller"):
+        calibrant.smooth(network())(X[..., :4, :4])
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize.* deprecated:UserWarning")
+def test_networks_in_other_forms_are_refused() -> None:
+    with pytest.warns(DeprecationWarning):
+        script = torch.jit.script(small().eval())
+    lazy = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.LazyConv2d(4, 3), nn.MaxPool2d(2))
+    whole = nn.Sequential(torch.ao.nn.quantized.Conv2d(3, 4, 3), nn.Flatten())
+    said = {"TorchScript": script, "lazy layers.*run one first": lazy, "quantised, .* before quantising": whole}
+    said["is compiled; smooth the network first"] = torch.compile(small())
+    for says, model in said.items():
+        with pytest.raises(InputError, match=says):
+            calibrant.smooth(model)
+
+
+def test_where_takes_names_functions_and_what_smoothed_returns() -> None:
+    model = network()
+    smooth = calibrant.smooth(model)
+    again = calibrant.smooth(model, where=[*smoothed(smooth), "layer2.0"])  # a name given twice is one layer
+    assert list(smoothed(again)) == PLACES and torch.equal(again(X), smooth(X))
+    assert list(smoothed(calibrant.smooth(model, where=lambda name, m: name == "layer2"))) == ["before layer2"]
+
+
+def test_an_example_may_be_a_tuple_or_a_dict_of_arguments() -> None:
+    made = calibrant.smooth(conditional(), where="body.1", example=PAIR)
+    assert list(smoothed(made)) == ["before body.1"] == list(smoothed(calibrant.smooth(conditional(), where="body.1")))
+    by_name = calibrant.smooth(small(), example={"input": SMALL})
+    assert list(smoothed(by_name)) == list(smoothed(calibrant.smooth(small())))
 
 
 def with_dropout(model: nn.Module) -> nn.Module:
@@ -237,3 +282,48 @@ def test_a_model_sent_to_another_process_keeps_its_layers_when_hooks_come_and_go
             module.register_forward_pre_hook(lambda m, args: None).remove()
     assert list(smoothed(arrived)) == list(smoothed(model))
     assert torch.equal(arrived(SMALL), model(SMALL))
+
+
+class Keyword(nn.Module):
+    """A network that calls every module by keyword, and counts its passes in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.p, self.c = stem(), nn.MaxPool2d(2), conv(4, 4)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("moved", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        self.moved = self.moved + 1
+        return self.c(input=self.p(input=self.body(input=x)))
+
+
+def test_a_module_that_is_called_by_keyword() -> None:
+    model = Keyword().eval()
+    smooth = calibrant.smooth(model)
+    assert list(smoothed(smooth)) == ["before p"]
+    expected = model.c(model.p(Smooth()(model.body(X))))
+    for way in (smooth, torch.export.export(smooth, (X,)).module(), copy.deepcopy(smooth)):
+        torch.testing.assert_close(way(X), expected)
+    torch.testing.assert_close(torch.compile(smooth, backend="eager", fullgraph=True)(X), expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_tracing_restores_buffers_and_runs_the_copy_only(inplace: bool) -> None:
+    model, ran = Keyword(), []
+    model.p.register_forward_hook(lambda module, args, output: ran.append(module))
+    moved = model.moved
+    smooth = calibrant.smooth(model, inplace=inplace)
+    assert all(int(one.seen) == 0 and not one.moved.any() for one in (model, smooth))
+    assert model.moved is moved and (model.p in ran) == inplace
+
+
+def test_smoothing_works_after_conversion_to_synchronised_norms() -> None:
+    """The conversion makes new modules without hooks, so convert first (docs/smoothing.md)."""
+    model = Net(lambda m, x: F.max_pool2d(F.relu(m.n(m.b(F.relu(m.a(x))))), 2), a=conv(3, 4), b=conv(4, 4),
+        n=nn.BatchNorm2d(4)).eval()  # fmt: skip
+    smooth = calibrant.smooth(nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model)).eval())
+    assert isinstance(smooth.n, nn.SyncBatchNorm) and list(smoothed(smooth)) == ["after n"]
+    torch.testing.assert_close(smooth(X), calibrant.smooth(model)(X))

@@ -47,7 +47,6 @@ TIMM = {
         "before head.global_pool.pool",
     ],  # pre-activation
     "nf_resnet26": [*(f"before stages.{i}.0" for i in (1, 2, 3)), "before head.global_pool.pool"],  # ditto, scaled
-    "dpn48b": [*(f"before features.conv{i}_1" for i in (3, 4, 5)), "before global_pool.pool"],  # blocks of two maps
 }
 
 

@@ -118,14 +118,6 @@ def test_change_grows_with_severity(name: str, x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_grey_scale(name: str) -> None:
-    x = pictures(3, channels=1)
-    y = corrupt(x, name, 5)
-    assert y.shape == x.shape and y.dtype == x.dtype
-    assert not torch.equal(x, y)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_memory_layout_does_not_matter(name: str, x: torch.Tensor) -> None:
     expected = corrupt(x[:3], name, 3)
     assert torch.equal(corrupt(x[:3].contiguous(memory_format=torch.channels_last), name, 3), expected)
@@ -134,19 +126,10 @@ def test_memory_layout_does_not_matter(name: str, x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_size(name: str) -> None:
-    for size, severity in product(((8, 8), (33, 47), (9, 64), (101, 99)), (1, 5)):
-        x = pictures(2, *size)
-        y = corrupt(x, name, severity)
-        assert y.shape == x.shape, size
-        assert torch.equal(y[1:], corrupt(x[1:], name, severity, index=1)), (size, severity)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_an_image_alone_is_the_same_to_the_last_bit(name: str) -> None:
-    """Floats show what bytes round away: a transform of one plane took another path than one of many, and a product of
-    a plane that begins at an odd place in memory adds in another order."""
-    shapes = ((1, 8, 8), (1, 28, 28), (3, 8, 8), (3, 9, 9), (1, 13, 9), (3, 31, 10))
+    """At any size. Floats show what bytes round away: a transform of one plane took another path than one of many, and
+    a product of a plane that begins at an odd place in memory adds in another order."""
+    shapes = ((1, 8, 8), (1, 28, 28), (3, 8, 8), (3, 9, 9), (1, 13, 9), (3, 31, 10), (3, 33, 47), (3, 101, 99))
     for shape, severity in product(shapes, (1, 4, 5)):
         x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
         alone = torch.cat([corrupt(x[i : i + 1], name, severity, index=i) for i in range(len(x))])

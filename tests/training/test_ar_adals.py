@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from calibrant.attacks import levels as cut
 from calibrant.cli import run as cli
 from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
@@ -24,7 +23,6 @@ from calibrant.training import How, Recipe, distances, load, read, train
 from calibrant.training.checkpoint import latest
 from calibrant.training.levels import levels_of, vanilla
 from calibrant.types import Split
-from tests.killed import run_killed
 
 QUIET = How(device="cpu", quiet=True)
 SMALL = (
@@ -110,37 +108,6 @@ def test_a_finished_run_measures_nothing_again(run: Path, monkeypatch: pytest.Mo
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*.safetensors")} == stamps
 
 
-KILLED = """
-import os, sys, signal
-from calibrant.attacks.store import Store
-from calibrant.training import How, read, train
-
-recipe, out, where = read("ar-adals/digits", eval(sys.argv[2])), sys.argv[1], sys.argv[3]
-
-def die(*a, **k):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if where == "chunk":
-    put = Store.put
-    Store.put = lambda self, *a: (put(self, *a), die())
-    sys.modules["calibrant.attacks.robustness"].CHUNK["cpu"] = 16
-else:
-    listen = lambda epoch, validation: die() if epoch == int(where) else None
-    train(recipe, out, How(device="cpu", quiet=True, listen=listen))
-train(recipe, out, How(device="cpu", quiet=True))
-"""
-
-
-@pytest.mark.parametrize("where", ["chunk", "2"])
-def test_killed_at_any_stage_ends_in_the_same_weights(run: Path, tmp_path: Path, where: str) -> None:
-    run_killed(KILLED, str(tmp_path / "run"), repr(list(SMALL)), where)
-    train(small(), tmp_path / "run", QUIET)
-    a, b = (latest(r / "checkpoint", pytest.fail) for r in (run, tmp_path / "run"))
-    assert a is not None and b is not None and a.tensors.keys() == b.tensors.keys()
-    assert all(torch.equal(a.tensors[k], b.tensors[k]) for k in a.tensors)
-    assert not list((tmp_path / "run").rglob("*.parts")), "finished chunks are joined and gone"
-
-
 def test_on_the_fly_levels_are_measured_on_the_network_in_training(run: Path, tmp_path: Path) -> None:
     recipe = small("targets.refresh_after=[2]")
     train(recipe, tmp_path / "fly", replace(QUIET, levels=run / "vanilla" / "robustness" / "ddn", keep_weights=3))
@@ -177,71 +144,48 @@ def test_of_ensemble_learns_from_the_pooled_prediction(run: Path, tmp_path: Path
     assert not torch.equal(held["trajectory"], alone)
 
 
-def test_ensemble_of_ar_adals_is_independent_runs_pooled(run: Path, tmp_path: Path) -> None:
-    from calibrant import files
-    from calibrant.cli import run as command
-
-    train(small("seed=1"), tmp_path / "one", replace(QUIET, levels=run))
-    assert torch.equal(policy_of(run)["train"], policy_of(tmp_path / "one")["train"]), "levels of one twin serve all"
-    out = tmp_path / "both.npz"
-    words = ["predict", str(run), str(tmp_path / "one"), "--ensemble", "deep", "-o", str(out), "--device", "cpu"]
-    assert command(words) == 0
-    each = [files.read(r / "test.npz").logits for r in (run, tmp_path / "one")]
-    both = files.read(out).logits
-    assert both is not None
-    stacked = torch.stack([z for z in each if z is not None])
-    torch.testing.assert_close(torch.softmax(both, -1), pool(stacked).exp(), atol=1e-5, rtol=1e-4, check_dtype=False)
-
-
 # -- what can go wrong -----------------------------------------------------------------------------------------------
 
 
-def refused(recipe: Recipe, out: Path, how: How) -> str:
+def refused(recipe: Recipe, out: Path, levels: Path | None) -> str:
+    """The message of a training that is refused before anything is written."""
     with pytest.raises((InputError, FileError)) as caught:
-        train(recipe, out, how)
+        train(recipe, out, replace(QUIET, levels=levels))
+    assert not out.exists()
     return str(caught.value)
 
 
-def test_more_levels_than_items_are_refused(tmp_path: Path) -> None:
-    assert "41 levels of 40 validation items" in refused(small("targets.levels=41"), tmp_path / "r", QUIET)
-    assert not (tmp_path / "r").exists(), "nothing is written"
-
-
-def test_missing_validation_levels_are_refused(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "train only"
+def changed_distances(run: Path, folder: Path, **changes: Any) -> Path:
+    """A folder with the distances of the run's twin, those of the validation part changed."""
     folder.mkdir()
-    source = run / "vanilla" / "robustness" / "ddn" / "train.safetensors"
-    (folder / "train.safetensors").write_bytes(source.read_bytes())
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=folder))
-    assert "validation.safetensors is missing" in said and "--split validation" in said
-    no_validation = "data.sizes={train=60, validation=0, calibration=20, test=40}"
-    assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
+    for split, change in (("train", {}), ("validation", changes)):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(folder / f"{split}.safetensors", replace(found, **change))
+    return folder
 
 
-def test_robustness_of_another_split_or_data_set_is_refused(run: Path, tmp_path: Path) -> None:
-    stored = run / "vanilla" / "robustness" / "ddn"
-    swapped = tmp_path / "swapped"
-    swapped.mkdir()
-    for a, b in (("train", "validation"), ("validation", "train")):
-        (swapped / f"{a}.safetensors").write_bytes((stored / f"{b}.safetensors").read_bytes())
-    said = refused(small(), tmp_path / "a", replace(QUIET, levels=swapped))
-    assert "the train part of digits, but of the validation part of digits" in said
-    said = refused(small("data.seed=1"), tmp_path / "b", replace(QUIET, levels=stored))
-    assert "another seed or other sizes" in said
-    said = refused(small("data.seed=1"), tmp_path / "c", replace(QUIET, levels=run))
+def test_distances_of_other_items_are_refused(run: Path, tmp_path: Path) -> None:
+    out, stored = tmp_path / "out", run / "vanilla" / "robustness" / "ddn"
+    assert "another seed or other sizes" in refused(small("data.seed=1"), out, stored)
+    said = refused(small("data.seed=1"), out, run)
     assert "was trained on digits (seed 0" in said and "(seed 1" in said
-    (swapped / "train.safetensors").write_bytes((stored / "train.safetensors").read_bytes()[:-8])
-    assert "truncated" in refused(small(), tmp_path / "d", replace(QUIET, levels=swapped))
-    assert "neither a run nor" in refused(small(), tmp_path / "e", replace(QUIET, levels=tmp_path / "nowhere"))
-    assert not any(tmp_path.glob("[a-e]")), "nothing is written"
+    assert "neither a run nor" in refused(small(), out, tmp_path / "nowhere")
+    folder = changed_distances(run, tmp_path / "folder")
+    shutil.copy(stored / "train.safetensors", folder / "validation.safetensors")
+    said = refused(small(), out, folder)
+    assert "the validation part of digits, but of the train part of digits" in said
+    (folder / "validation.safetensors").write_bytes((stored / "validation.safetensors").read_bytes()[:-8])
+    assert "truncated" in refused(small(), out, folder)
+    (folder / "validation.safetensors").unlink()
+    said = refused(small(), out, folder)
+    assert "validation.safetensors is missing" in said and "--split validation" in said
 
 
 def test_distances_of_another_ruler_are_refused(run: Path, tmp_path: Path) -> None:
-    """Files say what measured them. A recipe that names another would write that into recipe, levels and targets."""
+    """A recipe that names another ruler would write that into its records."""
     stored = run / "vanilla" / "robustness" / "ddn"
-    said = refused(small("targets.ruler=cw"), tmp_path / "a", replace(QUIET, levels=stored))
+    said = refused(small("targets.ruler=cw"), tmp_path / "a", stored)
     assert "train.safetensors was measured by ddn, and this recipe's ruler is cw; add --set targets.ruler=ddn" in said
-    assert not (tmp_path / "a").exists(), "nothing is written"
     train(small("epochs=1"), tmp_path / "b", replace(QUIET, levels=stored))
     for name in ("levels.json", "targets.json"):
         assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
@@ -250,16 +194,11 @@ def test_distances_of_another_ruler_are_refused(run: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changed", "says"), [({"network": "another"}, "two networks"), ({"edition": 8}, "two editions of ddn")]
 )
-def test_levels_of_both_parts_are_of_one_network_and_edition(
+def test_distances_of_both_parts_are_of_one_network_and_edition(
     changed: dict[str, Any], says: str, run: Path, tmp_path: Path
 ) -> None:
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    for split, change in (("train", {}), ("validation", changed)):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, **change))
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert f"are of {says}" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
+    said = refused(small(), tmp_path / "r", changed_distances(run, tmp_path / "mixed", **changed))
+    assert f"are of {says}" in said and "--split train,validation" in said
 
 
 def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path: Path) -> None:
@@ -272,15 +211,6 @@ def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path:
         kept = 2.0 if edition == fresh.edition else 1.0
         assert torch.equal(found.distance, kept * fresh.distance)
     assert distances.read(path).edition == fresh.edition
-
-
-def test_a_resumed_run_keeps_its_levels(run: Path, tmp_path: Path) -> None:
-    train(small("seed=5"), tmp_path / "other", QUIET)
-    out = tmp_path / "mine"
-    train(small("seed=7"), out, replace(QUIET, levels=run))
-    said = refused(small("seed=7"), out, replace(QUIET, levels=tmp_path / "other"))
-    assert "was started with other levels" in said
-    train(small("seed=7"), out, QUIET)  # without saying which, it goes on with its own
 
 
 def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) -> None:
@@ -300,24 +230,20 @@ def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) ->
 def test_items_without_another_prediction_are_named(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their distance is infinite: of the most robust level, and if they are many, cut by their order alone."""
-    folder = tmp_path / "far"
-    folder.mkdir()
-    for split in ("train", "validation"):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        count = 7 if split == "train" else 0
-        far = torch.where(torch.arange(len(found.distance)) < count, torch.inf, found.distance)
-        distances.write(folder / f"{split}.safetensors", replace(found, distance=far))
-    places = ", ".join(map(str, distances.read(folder / "train.safetensors").index[:5].tolist()))
+    """Their distance is infinite, so they count as the most robust."""
+    found = distances.read(run / "vanilla" / "robustness" / "ddn" / "validation.safetensors")
+    far = torch.where(torch.arange(40) < 7, torch.inf, found.distance)
+    folder = changed_distances(run, tmp_path / "far", distance=far)
     train(small("epochs=1"), tmp_path / "r", How(device="cpu", levels=folder))
+    places = ", ".join(map(str, found.index[:5].tolist()))
     said = capsys.readouterr().err
-    assert f"ddn found no other prediction for 7 of 60 train items (places {places}, …)" in said
-    assert "validation items" not in said
+    assert f"ddn found no other prediction for 7 of 40 validation items (places {places}, …)" in said
+    assert "train items" not in said
 
 
 def test_levels_are_refused_for_targets_without_levels(tmp_path: Path) -> None:
-    said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
-    assert "--levels is for targets that need robustness levels" in said and not (tmp_path / "r").exists()
+    said = refused(read("digits/focal"), tmp_path / "r", tmp_path)
+    assert "--levels is for targets that need robustness levels" in said
 
 
 def test_an_item_without_a_level_is_named(tmp_path: Path) -> None:
@@ -340,32 +266,11 @@ def test_the_twin_of_an_ensemble_with_mixup_is_one_plain_network() -> None:
     assert twin.network == read("ar/cifar10_resnet29").network
 
 
-def test_pooled_members_are_attacked_as_one(tmp_path: Path) -> None:
-    """The ensemble's distance on linear members is that of the mean probability's boundary, found by looking around."""
-    rng = torch.Generator().manual_seed(0)
-    members = []
-    for _ in range(2):
-        layer = nn.Linear(2, 2)
-        with torch.no_grad():
-            layer.weight.copy_(4 * torch.randn(2, 2, generator=rng))
-            layer.bias.copy_(-layer.weight @ torch.tensor([0.5, 0.5]))
-        members.append(layer.eval())
-    from calibrant.attacks import robustness
-
-    x = torch.rand(8, 2, generator=rng) * 0.2 + 0.4
-    found = robustness(distances.Pooled(members), x, "cw")
-
-    def label(points: Tensor) -> Tensor:
-        with torch.no_grad():
-            return pool(torch.stack([m(points) for m in members])).argmax(-1)
-
-    angles = torch.linspace(0, 2 * torch.pi, 361)[:-1]
-    around = torch.stack([angles.cos(), angles.sin()], -1)
-    radii = torch.linspace(0, 0.6, 601)[1:]
-    for i in range(len(x)):
-        flips = next(float(r) for r in radii if bool((label(x[i] + r * around) != label(x[i : i + 1])).any()))
-        assert found[i].item() == pytest.approx(flips, rel=0.03, abs=1e-3)
-    assert bool((cut(found, 4) < 4).all())
+def test_pooled_members_are_attacked_as_one() -> None:
+    members = [nn.Linear(2, 3), nn.Linear(2, 3)]
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack([m(x).softmax(-1) for m in members]).mean(0)
+    torch.testing.assert_close(distances.Pooled(members)(x).exp(), expected)
 
 
 def test_the_path_in_a_record_of_levels_is_never_opened(
@@ -402,7 +307,7 @@ def test_distances_of_a_read_only_run_are_stored_in_the_new_run(
         return not (mode & os.W_OK and closed in (Path(path), *Path(path).parents)) and allowed(path, mode)
 
     monkeypatch.setattr(os, "access", access)
-    assert "no permission to write in" in refused(small(), closed / "r", QUIET)
+    assert "no permission to write in" in refused(small(), closed / "r", None)
     words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", str(closed), "--device", "cpu"]
     (closed / "robustness" / "ddn" / "test.safetensors").write_text("junk")  # the audit wants it, and cannot mend it
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
@@ -424,25 +329,6 @@ def test_a_given_run_called_vanilla_is_not_the_twin(run: Path, tmp_path: Path, m
     words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", "vanilla", "--device", "cpu"]
     assert cli(["train", "ar-adals/digits", "-o", "two", *words]) == 0
     assert json.loads(Path("two/levels.json").read_text())["from"] == "../vanilla" and Path("two/report.html").is_file()
-
-
-def test_an_unreadable_folder_is_one_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def looked(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("calibrant.training.run_folder.visible", lambda folder, pattern: looked(folder))
-    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r")]) == 2
-    assert f"no permission to use {tmp_path / 'r'}" in capsys.readouterr().err
-
-
-def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(run, tmp_path / "r")
-    (tmp_path / "r" / "levels.json").write_text("{")
-    words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
-    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r"), *words]) == 2
-    assert "levels.json is not valid JSON" in capsys.readouterr().err
 
 
 def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:

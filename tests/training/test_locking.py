@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from calibrant.cli import run
-from calibrant.errors import CalibrantWarning, FileError, InputError
+from calibrant.errors import CalibrantWarning, FileError
 from calibrant.files import locks
-from calibrant.training import How, read, select, train
+from calibrant.training import How, read, select
 from tests.killed import begin
 
 SETTINGS = ["epochs=2", "network.hidden=[4]"]
@@ -49,12 +49,6 @@ def test_the_second_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert (folder / locks.LOCK).is_file()  # what the kill left holds nobody up
     assert run(again) == 0
     assert not (folder / locks.LOCK).exists() and (folder / "metrics.json").is_file()
-
-
-def test_a_refused_training_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown device"):
-        train(read("digits/focal", SETTINGS), tmp_path / "deep" / "run", How(device="tpu"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
-from calibrant.training.optimiser import Optimiser, Schedule, make, set_rate, state_tensors
-from calibrant.training.step import Member, averaged
+from calibrant.training.optimiser import Optimiser, Schedule, make, state_tensors
 
 
 def model() -> nn.Module:
@@ -63,6 +60,7 @@ def test_scaled_keeps_the_shape() -> None:
 def test_allocating_the_state_first_changes_nothing(settings: Optimiser, reference: object) -> None:
     a, b = model(), model()
     ours, theirs = make(settings, a), reference(b.parameters())  # type: ignore[operator]
+    state = set(state_tensors(ours))
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
     for _ in range(5):
         for net, optimiser in ((a, ours), (b, theirs)):
@@ -71,31 +69,4 @@ def test_allocating_the_state_first_changes_nothing(settings: Optimiser, referen
             optimiser.step()
     for p, q in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(p, q)
-
-
-@pytest.mark.parametrize("settings", [Optimiser("sgd", 0.1), Optimiser("adam", 0.01)])
-def test_state_is_whole_before_the_first_step(settings: Optimiser) -> None:
-    net = model()
-    optimiser = make(settings, net)
-    before = set(state_tensors(optimiser))
-    net(torch.ones(2, 4)).sum().backward()
-    optimiser.step()
-    assert set(state_tensors(optimiser)) == before
-
-
-def test_a_member_round_trips() -> None:
-    net = model()
-    member = Member(net, make(Optimiser("adam", 0.01), net), net, averaged(net))
-    net(torch.ones(2, 4)).sum().backward()
-    member.optimiser.step()
-    saved = {f"m.{k}": v.clone() for k, v in member.tensors().items()}
-    other = model()
-    fresh = Member(other, make(Optimiser("adam", 0.01), other), other, averaged(other))
-    fresh.load(saved, "m.")
-    assert all(torch.equal(v, fresh.tensors()[k]) for k, v in member.tensors().items())
-
-
-def test_rates_are_set() -> None:
-    optimiser = make(Optimiser("sgd", 0.1), model())
-    set_rate(optimiser, 0.025)
-    assert math.isclose(optimiser.param_groups[0]["lr"], 0.025)
+    assert set(state_tensors(ours)) == state, "the state is whole before the first step"

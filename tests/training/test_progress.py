@@ -25,8 +25,8 @@ def test_the_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
         first.epoch(row(epoch))
     log.write_text(log.read_text() + '{"epoch": 4, "lo')  # torn by a kill
     second = Progress("run", 5, log, quiet=True)
-    second.say("resumed")
     second.begin(2, 10)
+    second.say("resumed")
     second.epoch(row(3))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [entry.get("epoch", entry.get("event")) for entry in lines] == [1, 2, "resumed", 3]

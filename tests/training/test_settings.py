@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from calibrant.data import load
 from calibrant.errors import CalibrantError, FileError, InputError, UnknownNameError
-from calibrant.losses import LOSSES
 from calibrant.nn import MODELS
 from calibrant.training import RECIPES, Recipe, read
 from calibrant.training.components import components, known_of, make
@@ -79,6 +78,11 @@ def test_the_constants_of_the_papers() -> None:
         ("epochs=1.5", InputError, "epochs=1.5 must be a whole number"),
         ("epochs=true", InputError, "epochs=True must be a whole number"),
         ("epochs=0", InputError, "epochs is 0"),
+        ("augment.crop_padding=-3", InputError, "augment.crop_padding is -3"),
+        ("optimiser.lr=inf", InputError, "optimiser.lr is inf"),
+        ("optimiser.beta1=1.5", InputError, "optimiser.beta1 and beta2"),
+        ("schedule.warmup=-1", InputError, "schedule.warmup"),
+        ("schedule.gamma=nan", InputError, "schedule.gamma=nan must be a number"),
         ("optimiser.lr=fast", InputError, "optimiser.lr='fast' must be a number"),
         ("optimiser.lr=-1", InputError, "optimiser.lr is -1"),
         ("optimiser.name=sdg", InputError, "'sgd' or 'adam'"),
@@ -127,21 +131,6 @@ def test_toml_files_and_their_base(tmp_path: Path) -> None:
         read(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize(
-    ("choice", "says"),
-    [
-        (Choice("focal", {"gama": 1.0}), "'loss.gama'; did you mean 'loss.gamma'"),
-        (Choice("fokal"), "did you mean 'focal'"),
-        (Choice("focal", {"gamma": -1.0}), "gamma must be 0 or more"),
-        (Choice("focal", {"gamma": "high"}), "loss.gamma='high' must be a number"),
-    ],
-)
-def test_options_are_checked_against_what_they_configure(choice: Choice, says: str) -> None:
-    with pytest.raises(CalibrantError) as caught:
-        make(LOSSES, choice, "loss", {})
-    assert says in str(caught.value)
-
-
 def own_penalty(names: list | None = None, by: Tensor | None = None) -> Any:  # type: ignore[type-arg]
     return names
 
@@ -175,22 +164,16 @@ def test_set_reads_what_toml_writes(table: dict[str, Any]) -> None:
         assert setting(f"{key}={text}") == (key, value)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_the_recipes_of_the_documentation_are_recipes(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+@pytest.mark.parametrize(("page", "count"), [("training.md", 2), ("ar-adals.md", 1)])
+def test_the_recipes_of_the_documentation_are_recipes(page: str, count: int, tmp_path: Path) -> None:
+    text = (DOCS / page).read_text("utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == count
     for block in blocks:
         (tmp_path / "r.toml").write_text(block)
         assert read(tmp_path / "r.toml").points()
-    whole = tomllib.loads(blocks[0])
-    assert set(whole) - {"base"} <= {f.name for f in fields(Recipe)}
-
-
-def test_the_program_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    [block] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    assert not names["network"].training
+        assert set(tomllib.loads(block)) - {"base"} <= {f.name for f in fields(Recipe)}
+    assert set(re.findall(r"calibrant train ([a-z][\w-]*/\w+)", text)) <= {*RECIPES}

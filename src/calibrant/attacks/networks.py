@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.files.hashed import tensor_hash
+from calibrant.nn.activations import bounded
 from calibrant.nn.antialias import blurpooled
 from calibrant.nn.evaluation import device_of, evaluation
 from calibrant.nn.surgery import smoothed
@@ -113,7 +114,8 @@ def weights_hash(predictor: Any) -> str:
             )
         digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
     for network in networks:
-        digest.update(_stable_repr(network) + _stable_repr({**smoothed(network), **blurpooled(network)}))
+        inserted = {**smoothed(network), **blurpooled(network), **bounded(network)}
+        digest.update(_stable_repr(network) + _stable_repr(inserted))
         for name, tensor in network.state_dict().items():
             if isinstance(tensor, Tensor):
                 digest.update(name.encode())

@@ -63,3 +63,7 @@ class BenchStep:
 
     def seconds(self) -> float | None:
         return None
+
+    def progress(self) -> str | None:
+        """How far the running step is, in words; empty if that is unknown, None if the step shows a bar itself."""
+        return ""

@@ -26,6 +26,7 @@ from calibrant.errors import FileError
 from calibrant.executors import Step
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.papers.experiment import EDITIONS
+from calibrant.training.environment import threads
 from calibrant.training.recipe import digest
 from calibrant.training.run import make_fabric
 from calibrant.training.settings import Choice
@@ -171,21 +172,26 @@ class Measure(BenchStep):
     def run(self, deadline: float | None) -> None:
         if self.damage is not None:
             raise FileError(f"{self.damage}; if you delete it, the same command measures the cell again")
-        place, reference = self.place, self.reference
-        cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
-        if cell is None and (known := self.known) is not None:
-            cell = measured_from_logits(self.experiment, self.seed, self.scale, known, place.store, place.command)
-        if cell is None:
-            cell = measured(
-                self.experiment,
-                self.seed,
-                self.scale,
-                [network.folder for network in self.networks],
-                {name: [step.folder for step in each] for name, each in self.predicted.items()},
-                place.store,
-                place.command,
-                reference.folder / SHIFTED if reference else None,
-            )
+        with threads(1):  # the matrices are small: on a busy machine, further threads mostly wait for each other
+            cell = self._cell()
         for e in self.rows:
             row = replace(cell, experiment=e.name, scale=e.scale_name(self.scale), note=e.remark(self.scale))
-            place.store.write(row)
+            self.place.store.write(row)
+
+    def _cell(self) -> Cell:
+        place, reference = self.place, self.reference
+        cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
+        if cell is not None:
+            return cell
+        if (known := self.known) is not None:
+            return measured_from_logits(self.experiment, self.seed, self.scale, known, place.store, place.command)
+        return measured(
+            self.experiment,
+            self.seed,
+            self.scale,
+            [network.folder for network in self.networks],
+            {name: [step.folder for step in each] for name, each in self.predicted.items()},
+            place.store,
+            place.command,
+            reference.folder / SHIFTED if reference else None,
+        )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -79,6 +81,13 @@ class Train(BenchStep):
     def seconds(self) -> float | None:
         return pace.seconds_left(self.recipe, self.folder, self.place.runs, self.place.store)
 
+    def progress(self) -> str | None:
+        if not self.place.how.quiet:
+            return None
+        epoch, seconds = last_epoch(self.folder / "log.jsonl")
+        left = seconds * (self.recipe.epochs - epoch) / 60
+        return f"epoch {epoch} of {self.recipe.epochs}, about {left:.0f} minutes left" if epoch else ""
+
     def run(self, deadline: float | None) -> None:
         how = replace(self.place.how, keep_weights=max(self.place.how.keep_weights, self.keep_weights))
         if deadline is not None:
@@ -103,6 +112,14 @@ class Train(BenchStep):
 def attacked_before(recipe: Recipe) -> bool:
     """Whether levels are measured on a twin first; each point of a selection measures its own."""
     return levels.wanted(recipe) and recipe.selection is None
+
+
+def last_epoch(log: Path) -> tuple[int, float]:
+    """The number of the last epoch in the log of a training, and its seconds; (0, 0.0) if there is none yet."""
+    with suppress(OSError, ValueError):  # not begun, or a line is being written
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        return next(((row["epoch"], row["seconds"]) for row in reversed(rows) if "epoch" in row), (0, 0.0))
+    return 0, 0.0
 
 
 def _watch(deadline: float, epochs: int) -> Any:
@@ -149,6 +166,9 @@ class Levels(BenchStep):
     def done(self) -> bool:
         folder = self.place.run(self.twin) / distances.FOLDER / self.ruler
         return all((folder / f"{split.value}.safetensors").is_file() for split in levels.PARTS)
+
+    def progress(self) -> str | None:
+        return "" if self.place.how.quiet else None
 
     def run(self, deadline: float | None) -> None:
         run, data = self.place.run(self.twin), self.place.data(self.recipe)

@@ -72,6 +72,7 @@ def run(
 ) -> None:
     """Measure every cell that is not in the store."""
     from calibrant.bench.place import Place
+    from calibrant.bench.progress import Reporting
     from calibrant.bench.run import run as run_steps
     from calibrant.files.outputs import check_place
     from calibrant.training.run import How
@@ -79,7 +80,7 @@ def run(
 
     start, size = time.time(), _scale(scale, epochs) or "paper"
     overrides = dict(setting(s) for s in settings or ())
-    quiet = parallel > 1 or ray is not None or (as_json and not sys.stderr.isatty())
+    quiet = parallel > 1 or ray is not None or not sys.stderr.isatty()  # otherwise a training shows a bar
     factory = typed(overrides, "data.name")
     how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
     asked = _asked(what, overrides)
@@ -89,8 +90,12 @@ def run(
     words = " ".join([words, *(f"--set {s}" for s in settings or ())])
     place = Place(results.absolute(), runs.absolute(), how, words, parallel)
 
-    def tell(outcome: Outcome) -> None:
-        say(f"[{time.time() - start:6.0f} s] {outcome.step.name}: {_ending(outcome)}", err=True)
+    def tell(words: str) -> None:
+        say(f"[{time.time() - start:6.0f} s] {words}", err=True)
+
+    def tell_end(outcome: Outcome) -> None:
+        if outcome.ending != "skipped":  # the step that it needs has been reported
+            tell(f"{outcome.step.name}: {_ending(outcome)}")
 
     count = _seeds(seeds, size)
     made = run_steps(
@@ -98,10 +103,10 @@ def run(
         None if count is None else range(count),
         size,
         place,
-        _pool(parallel, device, ray),
+        Reporting(_pool(parallel, device, ray), tell),
         None if minutes is None else start + 60 * minutes,
         0.0 if minutes is None else min(RESERVE, 20 * minutes),
-        tell,
+        tell_end,
     )
     if as_json:
         _json({"cells": [c.to_dict() for c in made.cells]})
@@ -140,13 +145,12 @@ def _pool(parallel: int, device: str, ray: str | None) -> Any:
     return LocalProcesses(parallel, cpu_only, cuda=gpu)
 
 
-def _ending(outcome: Any) -> str:
+def _ending(outcome: Outcome) -> str:
     words = {
         "done": f"{outcome.seconds:.0f} s",
         "failed": f"failed, {outcome.why}",
         "cut": "out of time; the same command resumes it",
         "left": "not started: it would not end in time",
-        "skipped": "not started: it needs a step that is not done",
     }
     return words[outcome.ending]
 

@@ -112,9 +112,7 @@ def predict(
         predicted = narrowed(made.predict(batches(split), keep_members=extras.keep_members, **running), networks)
     files.write(out, predicted)
     if extras.save is not None:
-        from calibrant.ensembles.storage import save
-
-        save(_pep(made), extras.save)
+        _pep(made).save(extras.save)
     if extras.html is not None:
         from calibrant.cli.predict_report import page
 

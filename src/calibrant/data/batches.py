@@ -50,7 +50,6 @@ class Batches:
         channels_last: bool = False,
         dtype: torch.dtype = torch.float32,
         shard: tuple[int, int] = (0, 1),
-        workers: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -64,8 +63,7 @@ class Batches:
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
         self.device, self.dtype, self.shard = torch.device(device), dtype, shard
-        # processes that fetch lazy items: as many as the Dataset says, by default none
-        self.workers = int(getattr(part.items, "workers", 0)) if workers is None else workers
+        self.workers = int(getattr(part.items, "workers", 0))  # processes that fetch items of a Dataset
         self.mean, self.std = mean, std
         self._y, self._index = part.y.to(self.device), part.index.to(self.device)
         self._x = self._resident(part.x) if part.items is None else None

@@ -7,7 +7,7 @@ from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.pep import PEP
-from calibrant.ensembles.single import Single, predict
+from calibrant.ensembles.single import predict
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
@@ -41,7 +41,6 @@ __all__ = [
     "DeepEnsemble",
     "Ensemble",
     "MCDropout",
-    "Single",
     "Snapshot",
     "TemporalSmoothing",
     "assemble",

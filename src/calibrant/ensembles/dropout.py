@@ -5,16 +5,15 @@ training=self.training)` cannot be reached from outside, and the first pass warn
 model and can be undone. Masks are drawn from (seed, member), and the global generators are left as found.
 
 Operations that no dropout affects run once per batch (`dropout_graph.py`). A network that cannot be split runs whole
-for every member, and one warning says why.
+for every member from then on, and one warning says why.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -37,7 +36,7 @@ from calibrant.ensembles.dropout_modules import (
 )
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.inputs import Inputs, Untouched
+from calibrant.ensembles.inputs import Inputs, copied
 from calibrant.ensembles.network_graph import NoGraph, compiled, copy_sharing_tensors, export, settings_of
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError, warn
@@ -52,7 +51,6 @@ MOST_GRAPHS = 8
 """The most graphs of one network, each for its own shape of input. With more of them, tracing would not pay off."""
 
 
-@dataclass(frozen=True, eq=False)
 class MCDropout(Ensemble):
     """M passes with dropout active and everything else in eval mode. `p` overrides every rate.
 
@@ -60,15 +58,6 @@ class MCDropout(Ensemble):
     `together` members run as one batch (by default one on a CPU, and as many as fill a GPU). The masks stay the same,
     and the logits agree to rounding.
     """
-
-    model: nn.Module
-    count: int = 50
-    p: float | None = None
-    seed: int = 0
-    together: int | None = None
-    where: Where = None
-    _checked: set[str] = field(default_factory=set, init=False, repr=False)  # each warning is given once
-    _splits: dict[Any, dict[int, SplitNetwork | None]] = field(default_factory=dict, init=False, repr=False)
 
     def __init__(
         self,
@@ -81,24 +70,25 @@ class MCDropout(Ensemble):
     ) -> None:
         if together is not None:
             positive("together", together)
-        positive("members", members)
         if p is not None and not (isinstance(p, Real) and 0 <= p < 1):
             raise InputError(f"p={p!r} must be a number in [0, 1)")
+        self.model, self.count, self.p = model, positive("members", members), p
+        self.seed, self.together = seed, together
         if not dropouts(model):
             raise InputError(
                 f"{type(model).__name__} has no dropout module (a functional F.dropout is not reachable); "
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
         found = select(model, where)
-        where = None if where is None else tuple(found)  # equal choices are equal ensembles, however they are written
+        self.where = None if where is None else tuple(found)  # equal selections are equal settings
         if p is not None:
             check_rates(found)
-        values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "where": where}
-        for name, value in {**values, "_checked": set(), "_splits": {}}.items():
-            object.__setattr__(self, name, value)
+        self._checked: set[str] = set()  # each warning is given once
+        self._whole = False  # the network has no graph
+        self._splits: list[tuple[Any, SplitNetwork]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_splits": {}}  # a graph belongs to this process
+        return {**vars(self), "_splits": []}  # a graph belongs to this process
 
     @classmethod
     def build(cls, given: Ingredients) -> MCDropout:
@@ -117,82 +107,77 @@ class MCDropout(Ensemble):
 
     def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
         """Run the members as every ensemble does. If the batch is one tensor, they share operations."""
-        if inputs[1] or len(inputs[0]) != 1 or not isinstance(inputs[0][0], Tensor):
-            yield from super().blocks(inputs, axis)
-            return
-        (x,), found, untouched = inputs[0], select(self.model, self.where), Untouched()
-        seeds = [member_seed(self.seed, j) for j in range(self.count)]
-        with self._active(list(found.values())) as network:
-
-            def logits(output: Any, members: int = 1) -> Tensor:
-                out = checked(output, members * len(x), axis)
-                return out.reshape(members, len(x), *out.shape[1:])
-
-            def whole(j: int) -> Tensor:
-                with untouched(x):
-                    block = logits(self._seeded(network, seeds[j])(x))
+        split = self._split(inputs, axis)
+        if split is None:
+            for block in super().blocks(inputs, axis):
                 self._warn_of_probabilities(block)
-                return block
-
-            def grouped(split: SplitNetwork, shared: Any, group: Sequence[int]) -> Tensor:
-                return logits(split.members(shared, len(x), group, self._generators()), len(group))
-
-            split = self._split(x, found)
-            shared = None if split is None else split.shared(self.model, x)
-            size = 0 if split is None else self._group(split, x, seeds, whole, partial(grouped, split, shared))
-            if split is None or not size:
-                yield from map(whole, range(self.count))
-                return
+                yield block
+            return
+        x = inputs[0][0]
+        with self._active():
+            shared, size = split.shared(self.model, x), split.group(x, self.count, self.together)
             for start in range(0, self.count, size):
-                yield grouped(split, shared, seeds[start : start + size])
+                yield self._group(split, shared, x, range(start, min(start + size, self.count)), axis)
 
-    def _split(self, x: Tensor, found: dict[str, nn.Module]) -> SplitNetwork | None:
+    def _group(self, split: SplitNetwork, shared: Any, x: Tensor, members: range, axis: int | None) -> Tensor:
+        """Return the logits of these members, [G, N, …] with the classes last."""
+        seeds = [member_seed(self.seed, j) for j in members]
+        logits = checked(split.members(shared, len(x), seeds, self._generators()), len(members) * len(x), axis)
+        return logits.reshape(len(members), len(x), *logits.shape[1:])
+
+    def _split(self, inputs: Inputs, axis: int | None) -> SplitNetwork | None:
         """Return the network's graph for this batch, or None if members run whole."""
-        work = self.count * len(x) * math.prod(x.shape[2:]) * sum(p.numel() for p in self.model.parameters())
-        shares = self.count > 1 and len(x) > 0 and any(rate(m, self.p) > 0 for m in found.values())
-        if not shares or (work < SMALL and self.together is None):
+        args, kwargs = inputs
+        x = args[0] if len(args) == 1 and not kwargs else None
+        if self._whole or not isinstance(x, Tensor) or not self._worth_tracing(x):
             return None
-        key = (settings_of(self.model), x.shape[1:], x.stride()[1:], x.dtype, x.device)
-        known = self._splits.setdefault(key, {})  # by batch size
-        split = next((s for s in known.values() if s is not None and s.takes(len(x))), None)
-        if split is None and len(x) not in known:
-            try:
-                if sum(map(len, self._splits.values())) >= MOST_GRAPHS:
-                    raise NoGraph(f"its batches have more than {MOST_GRAPHS} shapes")
-                copy = copy_sharing_tensors(self.model)
-                with active([copy.get_submodule(name) for name in found], self.p):
-                    split = SplitNetwork(export(copy, x), len(x))
-            except NoGraph as why:
-                self._run_whole(why)
-            known[len(x)] = split
-        return None if split is None or False in split.verified.values() else split
-
-    def _group(
-        self,
-        split: SplitNetwork,
-        x: Tensor,
-        seeds: Sequence[int],
-        whole: Callable[[int], Tensor],
-        grouped: Callable[[Sequence[int]], Tensor],
-    ) -> int:
-        """Return how many members to stack, or 0 if the graph gives other logits than the network."""
-        size = split.group(x, self.count, self.together)
-        if (size > 1) not in split.verified:
-            half = split.half or torch.is_autocast_enabled(x.device.type)  # the logits themselves may be wider
-            split.verified[size > 1] = agrees(whole(size // 2)[0], grouped(seeds[:size])[size // 2], half=half)
-        if split.verified[size > 1]:
-            return size
-        self._run_whole("its graph gives other numbers than its code")
-        return 0
-
-    def _run_whole(self, why: object) -> None:
-        if "whole" not in self._checked:
-            self._checked.add("whole")
+        try:
+            split = self._graph(x)
+            self._verify(split, x, axis)
+        except NoGraph as why:
+            self._whole = True
             warn(f"MC dropout runs {type(self.model).__name__} whole for every member: {why}")
+            return None
+        return split
 
-    def _warn_of_probabilities(self, block: Tensor) -> None:
+    def _worth_tracing(self, x: Tensor) -> bool:
+        work = self.count * len(x) * math.prod(x.shape[2:]) * sum(p.numel() for p in self.model.parameters())
+        drops = any(rate(m, self.p) > 0 for m in select(self.model, self.where).values())
+        return self.count > 1 and len(x) > 0 and drops and (work >= SMALL or self.together is not None)
+
+    def _graph(self, x: Tensor) -> SplitNetwork:
+        key = (settings_of(self.model), x.shape[1:], x.stride()[1:], x.dtype, x.device)
+        for known, split in self._splits:
+            if known == key and split.takes(len(x)):
+                return split
+        if len(self._splits) >= MOST_GRAPHS:
+            raise NoGraph(f"its batches have more than {MOST_GRAPHS} shapes")
+        copy = copy_sharing_tensors(self.model)
+        with self._active(copy):
+            split = SplitNetwork(export(copy, x), len(x))
+        if not split.takes(len(x)):
+            raise NoGraph("its code reads the number of items, and a batch has only one")
+        self._splits.append((key, split))
+        return split
+
+    def _verify(self, split: SplitNetwork, x: Tensor, axis: int | None) -> None:
+        """Compare one member with a pass of the network, once for single members and once for groups."""
+        size = split.group(x, self.count, self.together)
+        if (size > 1) in split.verified:
+            return
+        with self.member(size // 2) as network:
+            expected = checked(network(copied(x)), len(x), axis)
+        self._warn_of_probabilities(expected)
+        with self._active():
+            found = self._group(split, split.shared(self.model, x), x, range(size), axis)[size // 2]
+        half = split.half or torch.is_autocast_enabled(x.device.type)  # the logits themselves may be wider
+        if not agrees(expected, found, half=half):
+            raise NoGraph("its graph gives other numbers than its code")
+        split.verified.add(size > 1)
+
+    def _warn_of_probabilities(self, logits: Tensor) -> None:
         """Warn once if the network returns probabilities; pooling would hide it."""
-        if "probabilities" not in self._checked and look_like_probabilities(block, binary=False):
+        if "probabilities" not in self._checked and look_like_probabilities(logits, binary=False):
             warn_of_probabilities(f"{type(self.model).__name__}: ")
         self._checked.add("probabilities")
 
@@ -204,18 +189,15 @@ class MCDropout(Ensemble):
 
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        with self._active(list(select(self.model, self.where).values())) as network:
-            yield self._seeded(network, member_seed(self.seed, j))
-
-    def _seeded(self, network: Network, seed: int) -> Network:
         def seeded(*args: Any, **kwargs: Any) -> Any:
             for generator in self._generators():  # at every call, so that masks do not depend on earlier batches
-                generator.manual_seed(seed)
+                generator.manual_seed(member_seed(self.seed, j))
             if "functional" not in self._checked:
                 return self._report_functional(network, *args, **kwargs)
             return network(*args, **kwargs)
 
-        return seeded
+        with self._active() as network:
+            yield seeded
 
     def _report_functional(self, network: Network, *args: Any, **kwargs: Any) -> Any:
         """Run the very first pass, and warn if it calls dropout that belongs to no module."""
@@ -232,10 +214,14 @@ class MCDropout(Ensemble):
         return output
 
     @contextmanager
-    def _active(self, found: Sequence[nn.Module]) -> Iterator[Network]:
-        """Switch these dropouts on and everything else to eval mode; restore the global generators afterwards."""
+    def _active(self, model: nn.Module | None = None) -> Iterator[Network]:
+        """Switch the selected dropouts of the network (or of a copy) on, and everything else to eval mode.
+
+        The global generators are restored afterwards."""
+        model = self.model if model is None else model
+        found = select(model, self.where)
         fork = torch.random.fork_rng(devices=self._devices())
-        with evaluating(self.model) as network, fork, active(found, self.p):
+        with evaluating(model) as network, fork, active(list(found.values()), self.p):
             yield network
 
 

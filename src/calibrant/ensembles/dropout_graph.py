@@ -21,9 +21,9 @@ from torch.fx.node import map_arg
 
 from calibrant.ensembles.network_graph import (
     batch_sizes,
+    descendants,
     draws,
     item_axes,
-    must_copy,
     number,
     sources,
     symbolic,
@@ -48,16 +48,13 @@ class SplitNetwork:
 
     def __init__(self, program: torch.export.ExportedProgram, items: int) -> None:
         nodes = list(program.graph.nodes)
-        self.items = items  # number of items in the batch that was traced
+        self.items = items  # number of items in the first batch
         self.sources = sources(program)
         (self.x,) = (n for n, source in self.sources.items() if source is None)
         self.symbol, self.least, self.most = batch_sizes(program, self.x)
         self.output: Node = nodes[-1].args[0][0]
         self.random = {n for n in nodes if draws(n)}
-        member = set(self.random)
-        for n in nodes:
-            if not member.isdisjoint(n.all_input_nodes):
-                member.add(n)
+        member = descendants(nodes, self.random)
         # A draw that no node reads still advances the generator, and a write is read through the tensor it changed.
         needed = {self.output, *self.random, *(n for n in nodes if written(n) is not None)}
         for n in reversed(nodes):
@@ -66,18 +63,19 @@ class SplitNetwork:
         runs = [n for n in nodes if n in needed and n.op != "placeholder" and not symbolic(n)]
         self.member_part = [n for n in runs if n in member]
         self.shared_part = [n for n in runs if n not in member]
-        self.must_copy = must_copy(nodes, member)
         self.frontier = {i for n in self.member_part for i in n.all_input_nodes} - member | {self.output} - member
         self.last_use = {i: n for part in (self.shared_part, self.member_part) for n in part for i in n.all_input_nodes}
         one = all(len(item_axes(t)) == 1 for n in self.member_part for t in tensors(n))
         self.stackable = one and self._axis(self.output) == 0  # each tensor has one axis of items, the logits' is first
         self.half = any(t.dtype in HALVES for n in self.member_part for t in tensors(n))
-        self.verified: dict[bool, bool] = {}  # stacked? → whether the logits are those of the network itself
+        self.verified: set[bool] = set()  # whether single members (False) and groups (True) were compared
         self._known: dict[tuple[Node, int], Any] = {}
 
     def takes(self, batch: int) -> bool:
-        """Return whether the graph holds for a batch of that size."""
-        return batch == self.items or bool(self.least <= batch <= self.most)
+        """Return whether the graph holds for a batch of that size.
+
+        `export` assumes two items or more, so a batch of one needs a graph of its own, which is compared again."""
+        return bool(self.least <= batch <= self.most) or (self.symbol is not None and batch == self.items)
 
     def group(self, x: Tensor, members: int, asked: int | None = None) -> int:
         """Return how many members run as one batch: `asked`, or as many as fill a GPU.
@@ -115,28 +113,23 @@ class SplitNetwork:
     ) -> Tensor:
         """Return the logits of the members with these seeds, stacked along the batch of `items`: [G·N, …]."""
         count = len(seeds)
-        values: dict[Node, Any] = {}  # of the member part, for all members
-        repeated: dict[Node, Tensor] = {}  # of the shared part, once per member
+        values: dict[Node, Any] = {}  # for all members
         draws_of = {g.device: MemberDraws(g, seeds) for g in generators}
 
         def of_all(n: Node) -> Any:
-            if n in values:
-                return values[n]
-            axis = self._axis(n) if count > 1 and n in shared else None
-            if axis is None:
-                return self._value(shared, n, count * items)
-            if n not in repeated:
-                repeated[n] = torch.cat([shared[n]] * count, axis)
-            return repeated[n]
+            if n in shared and n not in values:
+                axis = None if count == 1 else self._axis(n)
+                values[n] = shared[n] if axis is None else torch.cat([shared[n]] * count, axis)
+            return self._value(values, n, count * items)
 
         def of_one(n: Node, j: int) -> Any:
-            if n not in values:
-                return self._value(shared, n, items)
-            axis = self._axis(n)
+            if n in shared:
+                return shared[n]
+            value, axis = self._value(values, n, items), self._axis(n)
             if axis is None:
-                return values[n]
-            size = values[n].shape[axis] // count
-            return values[n].narrow(axis, j * size, size)
+                return value
+            size = value.shape[axis] // count
+            return value.narrow(axis, j * size, size)
 
         def drawn(n: Node, j: int) -> Any:
             with draws_of[next(iter(tensors(n))).device].member(j):
@@ -156,8 +149,6 @@ class SplitNetwork:
     def _run(self, n: Node, value: Callable[[Node], Any]) -> Any:
         args: Any = map_arg(n.args, value)
         kwargs: Any = map_arg(n.kwargs, value)
-        if n in self.must_copy:
-            args = (args[0].clone(), *args[1:])
         return n.target(*args, **kwargs)  # type: ignore[operator]
 
     def _value(self, values: dict[Node, Any], n: Node, batch: int) -> Any:

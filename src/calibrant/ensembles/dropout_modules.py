@@ -136,34 +136,18 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class FunctionalDropouts(TorchFunctionMode):
-    """Counts the dropout calls of one pass that come from no module of `dropouts`, so MC dropout cannot switch them on.
-
-    The caller of `F.scaled_dot_product_attention` passes the rate, which is usually zero outside training. It is then
-    recognised by a rate in an attribute (`dropout`, `attn_dropout`) or by a dropout module that it never calls.
-    """
+    """Counts the dropout calls of one pass that come from no module of `dropouts`: MC dropout cannot switch them on."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self._found = model, 0
-        self._drops = set(dropouts(model).values())
-        self._running: list[nn.Module] = []
-        self._called: set[nn.Module] = set()
-        self._callers: list[nn.Module] = []  # modules that call attention with rate zero
+        self.found = self._inside = 0
+        self._modules = dropouts(model).values()
         self._hooks: list[Any] = []
 
-    @property
-    def found(self) -> int:
-        return self._found + sum(map(self._would_drop, self._callers))
-
-    def _would_drop(self, m: nn.Module) -> bool:
-        own = (v for name, v in vars(m).items() if "drop" in name.lower() and isinstance(v, float))
-        idle = (rate(child) for child in m.children() if child in self._drops and child not in self._called)
-        return any(p > 0 for p in (*own, *idle))
-
     def __enter__(self) -> FunctionalDropouts:
-        for m in self.model.modules():
-            self._hooks.append(m.register_forward_pre_hook(lambda m, _: self._running.append(m)))
-            self._hooks.append(m.register_forward_hook(lambda m, *_: self._leave(m), always_call=True))
+        for m in self._modules:
+            self._hooks.append(m.register_forward_pre_hook(lambda *_: self._enter(1)))
+            self._hooks.append(m.register_forward_hook(lambda *_: self._enter(-1), always_call=True))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -171,21 +155,16 @@ class FunctionalDropouts(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
 
-    def _leave(self, m: nn.Module) -> None:
-        self._running.pop()
-        self._called.add(m)
+    def _enter(self, levels: int) -> None:
+        self._inside += levels
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._drops.isdisjoint(self._running):
-            if func is nn.functional.scaled_dot_product_attention:
-                if args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0):
-                    self._found += 1
-                else:
-                    self._callers += self._running[-1:]
-            self._found += func in _FUNCTIONS
+        drops = func in _FUNCTIONS
+        if func is nn.functional.scaled_dot_product_attention:
+            drops = bool(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0))
+        self.found += drops and not self._inside
         return func(*args, **kwargs)
 
 

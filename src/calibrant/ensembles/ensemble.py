@@ -11,19 +11,19 @@ pools over classes; a call moves them back.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from calibrant.display import Rows, Shown
-from calibrant.ensembles.inputs import Inputs, Untouched
-from calibrant.ensembles.single import predict, with_progress
+from calibrant.ensembles.inputs import Inputs, copied
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from calibrant.ensembles.ingredients import Ingredients
 
 Network = Callable[..., Any]
+T = TypeVar("T")
 
 TOGETHER = 2**24
 """The most numbers for which pooling several members at once is faster; beyond, it only costs memory."""
@@ -102,10 +103,11 @@ class Ensemble(Shown):
 
     def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
         """Yield the members' logits on one batch, one or several members at a time: [G, N, …], classes last."""
-        untouched, items = Untouched(), items_in(inputs)
+        items = items_in(inputs)
         for j in range(self.size):
-            with self.member(j) as network, untouched(inputs):
-                logits = checked(network(*inputs[0], **inputs[1]), items, axis)
+            args, kwargs = copied(inputs)
+            with self.member(j) as network:
+                logits = checked(network(*args, **kwargs), items, axis)
             if j == 0:
                 shape = logits.shape
             elif logits.shape != shape:
@@ -123,14 +125,14 @@ class Ensemble(Shown):
 
         Pixels are items: [N·H·W, K]. `batches` is iterated M times.
         """
-        axis, untouched = self.axis(class_axis), Untouched()
+        axis = self.axis(class_axis)
         for j in range(self.size):
             out = []
             with self.member(j) as network, scope or nullcontext():
                 for batch in batches:
                     inputs, items = (((batch,), {}), len(batch)) if isinstance(batch, Tensor) else batch
-                    with untouched(inputs):
-                        logits = checked(network(*inputs[0], **inputs[1]), items, axis)
+                    args, kwargs = copied(inputs)
+                    logits = checked(network(*args, **kwargs), items, axis)
                     out.append(logits.reshape(-1, logits.shape[-1]))
             yield torch.cat(out)  # outside the `with`, so that the model is restored even if the caller stops here
 
@@ -147,6 +149,8 @@ class Ensemble(Shown):
         progress: bool = False,
     ) -> Predictions:
         """Predict the whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
+        from calibrant.ensembles.single import predict  # which imports this file
+
         options: dict[str, Any] = {"split": split, "classes": classes, "ignore_index": ignore_index}
         options["class_axis"] = self.axis(class_axis)
         place = device if device is not None else self.home
@@ -248,3 +252,14 @@ def evaluating(model: nn.Module) -> Iterator[Network]:
     """Yield the network as a plain callable, in eval mode."""
     with evaluation(model):
         yield lambda *args, **kwargs: model(*args, **kwargs)
+
+
+def with_progress(items: Iterable[T], title: str, *, show: bool) -> Iterable[T]:
+    """Return the items, with a progress bar on stderr if `show`."""
+    if not show:
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    total = len(items) if isinstance(items, Sized) else None
+    return track(items, title, total=total, console=Console(file=sys.stderr), transient=True)

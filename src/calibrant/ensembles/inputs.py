@@ -1,15 +1,14 @@
-"""Take the inputs of a network from a batch of any loader, and restore them if the network writes to them."""
+"""Take the inputs of a network from a batch of any loader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from calibrant.errors import InputError
@@ -21,40 +20,9 @@ _LABELS = ("labels", "label", "y")
 _IDS = ("ids", "id", "index")
 
 
-class Untouched:
-    """`with untouched(inputs):` around a forward pass restores the inputs if the network wrote to them.
-
-    Otherwise a network that begins with `x.sub_(mean)` would give every member another input. This needs a copy of the
-    inputs. After the first pass that writes nothing, no more copies are made.
-    """
-
-    def __init__(self) -> None:
-        self.copies = True
-
-    @contextmanager
-    def __call__(self, inputs: Any) -> Iterator[None]:
-        if not self.copies:
-            yield
-            return
-        before = [(t, t.clone(), _version(t)) for t in tree_leaves(inputs) if isinstance(t, Tensor)]
-        self.copies = False
-        try:
-            yield
-        finally:
-            for tensor, copy, version in before:
-                if not _same(tensor, copy, version):
-                    self.copies = True
-                    with torch.no_grad():
-                        tensor.copy_(copy)
-
-
-def _version(tensor: Tensor) -> int | None:
-    """Return how often a tensor was written to, or None for a tensor of inference mode, which does not count that."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def _same(tensor: Tensor, copy: Tensor, version: int | None) -> bool:
-    return torch.equal(tensor, copy) if version is None else tensor._version == version
+def copied(inputs: Any) -> Any:
+    """Return inputs with copies of their tensors, so that a network that writes to them changes only the copies."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def batches_of(loader: Any, most: int = 500) -> Any:

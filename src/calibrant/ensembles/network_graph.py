@@ -4,8 +4,8 @@ Export runs the network's Python code once on fake tensors, so the graph holds f
 export cannot follow it (it takes numbers out of PyTorch or decides by values), or if it writes to a tensor that
 outlives the pass; `NoGraph` says why. `nn/tracing.py` explains why surgery uses another tool.
 
-In-place operations stay in the graph, and `must_copy` finds those that must write to a copy. `run_decompositions({})`
-would remove them all, but it traces once more and replaces the kernel of batch norm.
+In-place operations stay in the graph. `run_decompositions({})` would remove them, but it traces once more and replaces
+the kernel of batch norm.
 """
 
 from __future__ import annotations
@@ -191,31 +191,29 @@ def written(n: Node) -> Node | None:
     return n.args[0]
 
 
-def must_copy(nodes: Sequence[Node], member: set[Node]) -> set[Node]:
-    """Return the nodes of the member part that must write to a copy, because the shared part owns the tensor.
+def descendants(nodes: Sequence[Node], first: set[Node]) -> set[Node]:
+    """Return `first` and every node that depends on it, in a graph that runs all other nodes before these.
 
-    The shared part runs once, before the member part. A network whose order of writes and reads does not allow that has
-    no graph here.
+    A tensor that one of these nodes writes to must be made by them as well. The same is true of a tensor that another
+    node writes to after one of these has read it.
     """
-    at = {n: i for i, n in enumerate(nodes)}
+    found, at = set(first), {n: i for i, n in enumerate(nodes)}
     names: dict[int, list[Node]] = defaultdict(list)  # memory → the nodes that return a tensor in it
     for n in nodes:
         for t in tensors(n):
             names[_memory(t)].append(n)
-    found: set[Node] = set()
-    for n in nodes:
-        if (target := written(n)) is None:
-            continue
-        same = names[_memory(target.meta["val"])]
-        if any(other.op == "placeholder" for other in same):
-            raise NoGraph("it writes to its input, its weights or its buffers")
-        if n not in member:
-            if any(u in member and at[u] < at[n] for other in same for u in other.users):
-                raise NoGraph(f"{n.target} changes a tensor after members have read it")
-        elif any(other not in member for other in same):
-            if any(at[other] < at[n] < at[u] for other in same for u in other.users):
-                raise NoGraph(f"{n.target} changes a tensor that members share and that is read under another name")
-            found.add(n)
+    writes = {n: names[_memory(target.meta["val"])] for n in nodes if (target := written(n)) is not None}
+    if any(n.op == "placeholder" for same in writes.values() for n in same):
+        raise NoGraph("it writes to its input, its weights or its buffers")
+    size = 0
+    while size < len(found):
+        size = len(found)
+        for n in nodes:
+            if not found.isdisjoint(n.all_input_nodes):
+                found.add(n)
+            same = writes.get(n, [])
+            if n in found or any(u in found and at[u] < at[n] for other in same for u in other.users):
+                found.update(same)
     return found
 
 

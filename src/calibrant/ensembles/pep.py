@@ -14,10 +14,12 @@ candidate.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,27 +32,23 @@ from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.perturbation import Where, perturbed, precision_note, select, share
 from calibrant.ensembles.sigma import search_progress, sigma_curve
 from calibrant.ensembles.sigma_search import Certificate, find_sigma
-from calibrant.errors import InputError, warn
+from calibrant.errors import InputError, MapError, warn
+from calibrant.files import atomic, hashed, outputs
+from calibrant.files.paths import check_links
 from calibrant.functional.noise import DISTRIBUTIONS, Distribution
+from calibrant.types import jsonable
 
 MEMBERS = 20
 """The default number of members: ten pairs ±ε come within 0.01 of the NLL of 25 independent draws. The paper's 10
 members do not do so on every network (docs/ensembles.md, "How many members")."""
 
 
-@dataclass(frozen=True, eq=False)
+VERSION = 1
+"""Version of the file that `save` writes."""
+
+
 class PEP(Ensemble):
     """A model whose predictions are averaged over m Gaussian perturbations of its weights."""
-
-    model: nn.Module
-    sigma: float
-    count: int = MEMBERS
-    distribution: Distribution = "gaussian"
-    where: Where = "auto"
-    seed: int = 0
-    antithetic: bool = True
-    certificate: Certificate | None = None
-    parameters: Mapping[str, nn.Parameter] = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -63,15 +61,12 @@ class PEP(Ensemble):
         antithetic: bool = True,
         certificate: Certificate | None = None,
     ) -> None:
-        _finite(sigma)
-        positive("members", members)
         if distribution not in DISTRIBUTIONS:
             raise InputError(f"distribution={distribution!r} is unknown; use gaussian or uniform")
-        values = {"model": model, "sigma": float(sigma), "count": members, "distribution": distribution}
-        values |= {"where": where, "seed": seed, "antithetic": antithetic, "certificate": certificate}
-        values |= {"parameters": select(model, where)}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self.model, self.sigma, self.count = model, _finite(sigma), positive("members", members)
+        self.distribution, self.where, self.seed = distribution, where, seed
+        self.antithetic, self.certificate = antithetic, certificate
+        self.parameters = select(model, where)
         if certificate is None and (lost := precision_note(self.parameters, sigma)):  # a certificate holds this note
             warn(lost)
 
@@ -120,10 +115,8 @@ class PEP(Ensemble):
 
     def at(self, sigma: float, members: int | None = None) -> PEP:
         """Return the ensemble with the same noise at another σ. Common random numbers make L(σ) smooth."""
-        _finite(sigma)
         other = copy.copy(self)
-        for name, value in {"sigma": float(sigma), "count": members or self.count, "certificate": None}.items():
-            object.__setattr__(other, name, value)
+        other.sigma, other.count, other.certificate = _finite(sigma), members or self.count, None
         return other
 
     @classmethod
@@ -170,17 +163,34 @@ class PEP(Ensemble):
         return cls(model, found, members, distribution, where, seed, start.antithetic, certificate)
 
     def save(self, folder: str | Path) -> Path:
-        """σ, seeds, where and certificate, as `ensemble.json` in `folder`; never weights or noise."""
-        from calibrant.ensembles.storage import save
-
-        return save(self, folder)
+        """Write σ, seeds, `where` and the certificate to `folder`, all or nothing; never weights or noise."""
+        body = {"version": VERSION, "ensemble": "pep", **jsonable(self.describe())}
+        text = json.dumps({"sha256": _digest(body), **body}, indent=2, ensure_ascii=False)
+        with atomic.folder(folder, outputs.ENSEMBLE) as temporary:
+            (temporary / "ensemble.json").write_text(text, encoding="utf-8")
+        return Path(folder)
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module) -> PEP:
         """Load what `save` wrote, around `model`. Predictions repeat bit for bit on the same kind of device."""
-        from calibrant.ensembles.storage import load
-
-        return load(folder, model)
+        path = Path(folder) / "ensemble.json"
+        if not path.exists():
+            raise MapError(f"{folder} holds no ensemble.json; it was not written by save()")
+        check_links(Path(folder))
+        body = hashed.table(path)
+        if body.pop("sha256", None) != _digest(body):
+            raise MapError(f"{path} was edited or truncated (its hash does not match); save the ensemble again")
+        if body["version"] > VERSION:
+            raise MapError(f"{path} is of version {body['version']}, newer than {VERSION}; update calibrant")
+        names = set(body["parameters"])
+        where: Any = body["where"] if isinstance(body["where"], str) else (lambda name, _: name in names)
+        found = None if body["certificate"] is None else Certificate.restored(body["certificate"])
+        keys = ("sigma", "members", "distribution", "seed", "antithetic")
+        ensemble = cls(model, **{k: body[k] for k in keys}, where=where, certificate=found)
+        if set(ensemble.parameters) != names:
+            odd = sorted(set(ensemble.parameters) ^ names)[0]
+            raise MapError(f"{path} was made for another model: parameter {odd!r} is not in both")
+        return ensemble
 
     def describe(self) -> dict[str, Any]:
         """Return what `save` stores: settings, never weights or noise."""
@@ -208,6 +218,11 @@ def _ends(range: Any) -> tuple[float, float]:
     return low, high
 
 
-def _finite(sigma: Any) -> None:
+def _finite(sigma: Any) -> float:
     if sigma is None or isinstance(sigma, str) or not 0 <= float(sigma) < math.inf:
         raise InputError(f"sigma={sigma!r} must be a finite number, 0 or more")
+    return float(sigma)
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from calibrant.ensembles.ensemble import LogMean, checked
-from calibrant.ensembles.inputs import Inputs, Untouched, batches_of, first, moved, unpack
+from calibrant.ensembles.inputs import Inputs, batches_of, copied, first, moved, unpack
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, Panel
@@ -163,10 +164,8 @@ def sigma_curve(
     if not len(known):
         raise InputError("the calibration data is empty, or every label is ignored; give labelled items")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
-        inputs, labels = batches[0]
-        args, kwargs = inputs
-        with Untouched()(inputs):
-            k = checked(network(*args, **kwargs), labels.shape, ensemble.axis(class_axis)).shape[-1]
+        (args, kwargs), labels = copied(batches[0])
+        k = checked(network(*args, **kwargs), labels.shape, ensemble.axis(class_axis)).shape[-1]
     lowest, highest = int(known.min()), int(known.max())
     if highest >= k or lowest < 0:
         wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"
@@ -219,15 +218,9 @@ def search_progress(*, show: bool) -> Iterator[Callable[[float, int, int], None]
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task, passes = bar.add_task("looking for σ"), 0
-
-        def report(sigma: float, member: int, of: int) -> None:
-            nonlocal passes
-            passes += 1
-            bar.update(task, description=f"looking for σ: at {sigma:.3g}, member {member} of {of}, {passes} passes")
-
-        yield report
+    passes = count(1)
+    with Console(file=sys.stderr).status("looking for σ") as status:
+        yield lambda sigma, member, of: status.update(
+            f"looking for σ: at {sigma:.3g}, member {member} of {of}, {next(passes)} passes"
+        )

@@ -7,7 +7,9 @@ nothing about the position of the peak, so both searches look beyond the range b
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from calibrant.display import Rows, Shown
 from calibrant.ensembles.perturbation import precision_note
@@ -39,6 +41,15 @@ class Certificate(Shown):
     passes: int  # number of forward passes over the calibration set
     notes: tuple[str, ...] = ()
     curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
+
+    @classmethod
+    def restored(cls, body: Mapping[str, Any]) -> Certificate:
+        """Return the certificate from JSON, which has no −inf and no NaN: a rejected probe lacks these numbers."""
+        rejected = {"log_likelihood": -math.inf, "standard_error": math.nan}
+        points = ({**rejected, **{k: v for k, v in p.items() if v is not None}} for p in body.get("curve", ()))
+        curve = tuple(SigmaPoint(**{**p, "members": tuple(p["members"])}) for p in points)
+        pairs = {"interval": tuple(body["interval"]), "probes": tuple(map(tuple, body["probes"]))}
+        return cls(**{**body, **pairs, "notes": tuple(body["notes"]), "curve": curve})
 
     def _shown(self) -> tuple[str, Rows]:
         low, high = self.interval

@@ -4,23 +4,21 @@
 
 A model may return a tensor [N, K] (a binary one also [N] or [N, 1], the logit of class 1), or an object or a dict with
 `logits`, as transformers do. A batch may be (x, y), (x, y, index, …) or a dict with `labels`. The training flag of each
-module is restored.
+module is restored. The features of a classifier are the input of its last linear layer, logits = W f(x) + b.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.inputs import Untouched, batches_of, moved, unpack
-from calibrant.ensembles.penultimate import Penultimate
+from calibrant.ensembles.ensemble import Ensemble, with_progress
+from calibrant.ensembles.inputs import batches_of, copied, moved, unpack
 from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
 from calibrant.functional.model_output import both_classes, logits_of
@@ -30,20 +28,6 @@ from calibrant.posthoc.attach import Calibrated
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Single:
-    """One model as a `Predictor`: M = 1."""
-
-    model: Model
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return logits_of(self.model(x))
-
-    def members(self, x: Tensor) -> Tensor:
-        return self(x)[None]
 
 
 def predict(
@@ -66,44 +50,37 @@ def predict(
     of a batch, if it holds integers, becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision. For
     images of labels, pixels are items and each image is a group. `class_axis` is the same as for every `Ensemble`: by
     default the last of two axes, axis 1 of four or more ([N, K, H, W]), or the model's attribute `class_axis`.
-    `features=True` keeps the input of the last linear layer (`penultimate.py`), for ConfidNet and TrustScore.
+    `features=True` keeps the input of the last linear layer, for ConfidNet and TrustScore.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
     models = _callables(list(model) if many else [model])  # type: ignore[arg-type, list-item]
     if features and len(models) > 1:
         raise InputError(f"features are of one network, not of {len(models)}; predict with each of them alone")
-    networks = [_classes_last(m, class_axis) for m in models]
+    networks = [_reading(m, class_axis) for m in models]
     modules = [m for m in models if isinstance(m, nn.Module)]
     where = device_of(models) if device is None else torch.device(device)
-    rows, untouched, loader = _Rows(many), Untouched(), batches_of(loader)
+    rows, loader = _Rows(many), batches_of(loader)
     with (
         torch.random.fork_rng(devices=[]),  # a DataLoader draws a seed for its workers from the global generator
         evaluation(*modules),
         _placed(modules, where),
         torch.inference_mode(),
-        _precision(where, autocast),
-        Penultimate(models[0] if features else None) as penultimate,
+        torch.autocast(where.type, dtype=autocast, enabled=autocast is not None),
+        _penultimate(models[0] if features else None) as features_of,
     ):
         for arguments, keywords, y, ids in map(unpack, with_progress(loader, "predicting", show=progress)):
-            args, kwargs = moved(arguments, where), moved(keywords, where)
+            inputs = moved(arguments, where), moved(keywords, where)
             labels = torch.as_tensor(y).detach().cpu()
             out = []
             for m, network in zip(models, networks, strict=True):
-                with untouched((args, kwargs)):
-                    scores = network(*args, **kwargs)
+                args, kwargs = copied(inputs)
+                scores = network(*args, **kwargs)
                 out.append(_checked(scores, labels, m))
                 if features:
-                    rows.features.append(penultimate.features(scores))
+                    rows.features.append(features_of(scores))
             rows.add(out, labels, ids)
-    raw = not any(map(_normalises, models))
+    raw = not any(isinstance(m, Ensemble | Calibrated) for m in models)  # those return log-probabilities
     return rows.predictions(split=split, classes=classes, ignore_index=ignore_index, source=source, raw=raw)
-
-
-def _normalises(model: Model) -> bool:
-    """Return whether a model gives log-probabilities: it pools members, or has a map behind it."""
-    from calibrant.ensembles.ensemble import Ensemble  # which imports this file
-
-    return isinstance(model, Ensemble | Calibrated)
 
 
 class _Rows:
@@ -159,18 +136,14 @@ def _callables(models: list[Model]) -> list[Model]:
     return [m if (restarted := getattr(m, "restarted", None)) is None else restarted() for m in models]
 
 
-def reading(network: Model, class_axis: int | None) -> Model:
-    """Return the network as a function that returns logits, classes last."""
-    return lambda *args, **kwargs: classes_last(logits_of(network(*args, **kwargs)), class_axis, "the model's output")
-
-
-def _classes_last(model: Model, class_axis: int | None) -> Model:
-    from calibrant.ensembles.ensemble import Ensemble  # which imports this file
-
+def _reading(model: Model, class_axis: int | None) -> Model:
+    """Return the model as a function that returns logits, classes last."""
     if isinstance(model, Ensemble):
         axis = model.axis(class_axis)
-        return reading(partial(model, class_axis=axis), axis)
-    return reading(model, getattr(model, "class_axis", None) if class_axis is None else class_axis)
+        model = partial(model, class_axis=axis)
+    else:
+        axis = getattr(model, "class_axis", None) if class_axis is None else class_axis
+    return lambda *args, **kwargs: classes_last(logits_of(model(*args, **kwargs)), axis, "the model's output")
 
 
 def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
@@ -200,17 +173,30 @@ def _placed(networks: Sequence[nn.Module], device: torch.device) -> Iterator[Non
 
 
 @contextmanager
-def _precision(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
-    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-        yield
+def _penultimate(model: Any) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Yield a function (logits of the last call) → its features f(x) [N, D], float32 on the CPU.
 
+    The last linear layer is the one that ran last, and its output must have the shape of the logits.
+    """
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)] if isinstance(model, nn.Module) else []
+    last: list[tuple[Tensor, Any]] = []  # input of the layer that ran last, and shape of its output
 
-def with_progress(items: Iterable[T], title: str, *, show: bool) -> Iterable[T]:
-    """Return the items, with a progress bar on stderr if `show`."""
-    if not show:
-        return items
-    from rich.console import Console
-    from rich.progress import track
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        last[:] = [(inputs[0], tuple(output.shape))]
 
-    total = len(items) if isinstance(items, Sized) else None
-    return track(items, title, total=total, console=Console(file=sys.stderr), transient=True)
+    def features(logits: Tensor) -> Tensor:
+        found, shape = last.pop() if last else (None, None)
+        if found is None or shape != tuple(logits.shape):
+            raise InputError(
+                f"{type(model).__name__} has no features to write: they are the input of a last nn.Linear whose output "
+                f"is the logits {tuple(logits.shape)}, and "
+                + ("no nn.Linear ran" if found is None else f"the last one gave {shape}")
+            )
+        return found.detach().float().cpu()
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        yield features
+    finally:
+        for hook in hooks:
+            hook.remove()

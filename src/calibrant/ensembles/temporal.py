@@ -10,13 +10,13 @@ stream with fewer frames since its start or last cut averages those it has. A st
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
-from typing import Any, Literal, SupportsFloat
+from numbers import Integral, Real
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.streams import Memory, is_cut, one_line, per_frame, stream_id, stream_name
 from calibrant.errors import InputError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back
@@ -53,6 +52,14 @@ def smoothed(log_p: Sequence[Tensor], decay: float, space: Space = "probability"
     return torch.logsumexp(stacked + pi.log().reshape(shape), 0)
 
 
+@dataclass
+class Memory:
+    """What a stream remembers: its last predictions, the newest first, and the number of its frames so far."""
+
+    kept: deque[Tensor]
+    seen: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class TemporalSmoothing(Ensemble):
     """The average of a stream's recent predictions, one pass per frame; for classes and for pixels.
@@ -77,11 +84,11 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"{type(self.predictor).__name__} is not a predictor: it cannot be called on a frame")
         if isinstance(self.window, bool) or not isinstance(self.window, Integral) or self.window < 0:
             raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
-        if not 0 <= _number(self.decay) <= 1:
+        if not (_is_number(self.decay) and 0 <= self.decay <= 1):
             raise InputError(f"decay={one_line(self.decay)} must be one number in [0, 1]; SS uses exp(-0.8) = 0.449")
         if self.space not in ("probability", "log"):
             raise InputError(f"space={self.space!r} is unknown; use probability or log")
-        if self.scene_cut is not None and not 0 < _number(self.scene_cut) <= 1:
+        if self.scene_cut is not None and not (_is_number(self.scene_cut) and 0 < self.scene_cut <= 1):
             given = one_line(self.scene_cut)
             raise InputError(f"scene_cut={given} must be one number in (0, 1], a total-variation distance")
 
@@ -132,40 +139,34 @@ class TemporalSmoothing(Ensemble):
     def _smooth(
         self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[bool], memories: dict[Hashable, Memory]
     ) -> Tensor:
+        seen = {stream: memories[stream].seen if stream in memories else 0 for stream in streams}
         turns: list[int] = []  # number of each frame in its stream
-        frames: Counter[Hashable] = Counter()
-        for stream, cut in zip(streams, cuts, strict=True):
-            memory = memories.get(stream) or Memory(self._empty())
-            if not frames[stream]:  # all frames of a call have one shape
-                memory.check(x.shape[1:], stream, cut=cut)
-            turns.append(memory.seen + frames[stream])
-            frames[stream] += 1
+        for stream in streams:
+            turns.append(seen[stream])
+            seen[stream] += 1
         predicted = self._log_p(x, turns)  # before anything is remembered, so that an error leaves streams unchanged
         if math.isnan(float(predicted.sum())):  # no log-probability is positive, so only NaN can make the sum NaN
             at = int(predicted.isnan().flatten(1).any(1).nonzero()[0])
-            who = stream_name(streams[at])
-            raise InputError(f"{who}: frame {at} of this call has NaN logits; repair or drop the frame")
-        for stream in frames:
+            raise InputError(
+                f"{stream_name(streams[at])}: frame {at} of this call has NaN logits; repair or drop the frame"
+            )
+        for stream in seen:
             kept = memories[stream].kept if stream in memories else ()
             if kept and kept[0].shape != predicted.shape[1:] and not cuts[streams.index(stream)]:
-                shapes = f"{tuple(predicted.shape[1:])} after {tuple(kept[0].shape)}"
-                raise InputError(f"{stream_name(stream)}: logits of shape {shapes}; reset the stream, or pass cut=True")
+                raise InputError(
+                    f"{stream_name(stream)}: logits of shape {tuple(predicted.shape[1:])} after "
+                    f"{tuple(kept[0].shape)}; resize the frames, reset the stream, or pass cut=True"
+                )
         out = [predicted[:0]]
         for log_p, stream, cut in zip(predicted, streams, cuts, strict=True):
-            memory = memories.setdefault(stream, Memory(self._empty()))
+            memory = memories.setdefault(stream, Memory(deque(maxlen=int(self.window) + 1)))
             # cloned, because a view would keep its whole batch in memory
             out.append(self._step(memory, log_p.clone() if len(predicted) > 1 else log_p, cut)[None])
-            memory.frame = tuple(x.shape[1:])
         return classes_back(torch.cat(out), self.axis())
 
-    def _empty(self) -> deque[Tensor]:
-        return deque(maxlen=int(self.window) + 1)
-
     def _step(self, memory: Memory, log_p: Tensor, cut: bool) -> Tensor:
-        kept = memory.kept
-        if cut:
-            kept.clear()
-        if kept and self.scene_cut is not None and _distance(kept[0], log_p) > self.scene_cut:
+        kept, limit = memory.kept, self.scene_cut
+        if cut or (kept and limit is not None and _distance(kept[0], log_p) > limit):
             kept.clear()
         kept.appendleft(log_p)
         memory.seen += 1
@@ -217,14 +218,53 @@ class TemporalSmoothing(Ensemble):
             return logits_of(network(x))[None]
 
 
-def _number(value: Any) -> float:
-    """Return the value as a float, or NaN if it is not a single number."""
-    try:
-        return float(value) if isinstance(value, SupportsFloat) and not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError, RuntimeError):  # a tensor or array of several numbers
-        return math.nan
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
     """Return the mean over points of the total variation ½ Σ_k |p_k − q_k| of two predictions."""
     return float((a.exp() - b.exp()).abs().sum(-1).mean() / 2)
+
+
+def stream_name(stream: Hashable | None) -> str:
+    """Return how messages call a stream. None is the stream of frames without an id: one camera needs none."""
+    return "the stream" if stream is None else f"stream {stream!r}"
+
+
+def one_line(value: Any) -> str:
+    """Return the repr of a value without line breaks."""
+    return " ".join(repr(value).split())
+
+
+def stream_id(given: Any) -> str | int:
+    """Return a stream's id as a string or a Python integer."""
+    if isinstance(given, (Tensor, np.generic, np.ndarray)):
+        given = given.tolist()
+    if isinstance(given, str):
+        return given
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise InputError(f"stream={one_line(given)} cannot be an id; use a string or a whole number, such as 'cam 1'")
+    return int(given)
+
+
+def per_frame(given: Any, n: int, name: str) -> list[Any]:
+    """Return one entry per frame; a single value holds for all frames."""
+    if isinstance(given, (Tensor, np.ndarray)):
+        given = given.tolist()
+    if not isinstance(given, (list, tuple)):
+        return [given] * n
+    if len(given) != n:
+        one = "a list or tuple is one id per frame; one id for all is a string or a whole number, such as 'cam 1'"
+        remedy = one if name == "stream" else "give one for all or one per frame"
+        raise InputError(f"{len(given)} entries of {name} for {n} frame{'s' * (n != 1)}; {remedy}")
+    return list(given)
+
+
+def is_cut(given: Any) -> bool:
+    """Return whether a new scene begins. Anything but a truth value is an error, because "no" would count as true."""
+    if isinstance(given, (Tensor, np.generic, np.ndarray)):
+        given = given.tolist()
+    if given is None or isinstance(given, bool) or (isinstance(given, Integral) and given in (0, 1)):
+        return bool(given)
+    raise InputError(f"cut={one_line(given)} must be true or false, one for all or one per frame")

@@ -45,29 +45,24 @@ class Inserted:
         return taken if given is None else (taken, given)
 
     def _apply(self, taken: Any, said: str = "took") -> Any:
+        if isinstance(taken, Proxy):  # symbolic tracing by torch.fx, which has no name for a layer in a hook
+            return self.layer.forward(taken)
         if not isinstance(taken, Tensor):
-            return self._apply_to_other(taken, said)
+            raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
         try:
             return self.layer(taken)
         except InputError as error:
             raise InputError(f"{self.side} {self.name!r}: {error}") from None
 
-    def _apply_to_other(self, taken: Any, said: str) -> Any:
-        if type(taken) in (tuple, list) and self.side == "before":  # several maps, each of which is smoothed
-            return type(taken)(self._apply(part, said) for part in taken)
-        if isinstance(taken, Proxy):  # symbolic tracing by torch.fx, which has no name for a layer in a hook
-            return self.layer.forward(taken)
-        raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
 
-
-def insert(model: nn.Module, hook: Inserted) -> None:
-    """Register the hook on the module that it names."""
+def insert(model: nn.Module, hook: Inserted, *, first: bool = False) -> None:
+    """Register the hook on the module that it names, as the last or the first of its hooks."""
     module = model.get_submodule(hook.name)
     if hook.side == "before":
         hook.argument = first_argument(module)
-        hook.key = module.register_forward_pre_hook(hook, with_kwargs=True).id
+        hook.key = module.register_forward_pre_hook(hook, prepend=first, with_kwargs=True).id
     else:
-        hook.key = module.register_forward_hook(hook).id
+        hook.key = module.register_forward_hook(hook, prepend=first).id
 
 
 def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, nn.Module, Any]]:

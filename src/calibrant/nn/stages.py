@@ -3,13 +3,12 @@
 A place is *before* a module. If a function subsamples, the place is *after* the module that returned its input. The
 rules, applied to a `Trace`:
 
-- A module that takes a map (or several of one size), passes it to several layers and returns a smaller map is smoothed
-  as a whole: the place is before the module. A residual block is the usual example; its layers may read the input
-  itself, or the norm and activation of it.
+- A module that takes a map, passes it to several layers and returns a smaller map is smoothed as a whole: the place is
+  before the module. A residual block is the usual example; its layers may read the input itself, or the norm and
+  activation of it.
 - Otherwise the place is right before the strided layer, the pool, or the slice that takes every second point.
 - The stem is skipped: layers with no or one convolution before them (unless nothing else subsamples), and the pool
-  after
-  a strided first layer. So a ResNet has the paper's four places, three before subsampling and one before global
+  after a strided first layer. So a ResNet has the paper's four places, three before subsampling and one before global
   pooling.
 - Subsamplings without a convolution between them count as one: two pools, a pool and a strided layer, or a power, a
   mean and a root (LPPool, GeM).
@@ -128,7 +127,7 @@ def _before(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | 
     """Return the place before the module that a subsampling operation begins (None inside the stem), and its call."""
     block = _block(run, op)
     if block is not None:
-        return _at(run, "before", block, block.takes[0], op) if block.convolutions >= stem else None, block
+        return _at(run, "before", block, block.took, op) if block.convolutions >= stem else None, block
     inside = [run.calls[i] for i in op.inside]
     origin = _origin(run, op)
     for source in (op.reads[0], origin, _unpadded(run, origin)):
@@ -151,33 +150,28 @@ def _at(run: Trace, side: Literal["before", "after"], call: Call, number: int, o
 
 
 def _shrinks(run: Trace, call: Call) -> bool:
-    before, after = ({run.size(n) for n in numbers} for numbers in (call.takes, call.gives))
-    if len(before) != 1 or len(after) != 1:
-        return False  # maps of several sizes (HRNet's branches), or no map
-    (large,), (small,) = before, after
+    large, small = run.size(call.took), run.size(call.gave)
     return len(large) == len(small) and any(a < b for a, b in zip(small, large, strict=True))
 
 
 def _branches(run: Trace, call: Call) -> int:
     """Return how many of a module's children and own operations read its input.
 
-    A norm and an activation of the input (He 2016b; scaled, in NFNets) and the joined parts of the input (dual paths)
-    count as the input. Parts that are never joined (the views of a siamese network) have no common branches."""
+    A norm and an activation of the input (He 2016b; scaled, in NFNets) count as the input."""
     at = next(i for i, c in enumerate(run.calls) if c is call)
-    own, numbers = [op for op in run.operations if at in op.inside], set(call.takes)
+    own, number = [op for op in run.operations if at in op.inside], call.took
     while True:
-        readers = [op for op in own if numbers & set(op.reads)]
-        branches = {_branch(op, at) for op in readers}
-        if len(readers) != 1 or not _point_by_point(run, readers[0], numbers):
-            return len(branches) if len(numbers) == 1 else 0
-        numbers = {readers[0].writes[0]}
+        readers = [op for op in own if number in op.reads]
+        if len(readers) != 1 or not _point_by_point(run, readers[0], number):
+            return len({_branch(op, at) for op in readers})
+        number = readers[0].writes[0]
 
 
-def _point_by_point(run: Trace, op: Operation, numbers: set[int]) -> bool:
-    """Return whether an operation computes one map of the same size from these maps and no other."""
-    if op.name in SPATIAL | VIEWS or set(run.inputs(op)) != numbers:
+def _point_by_point(run: Trace, op: Operation, number: int) -> bool:
+    """Return whether an operation computes one map of the same size from this map alone."""
+    if op.name in SPATIAL | VIEWS or set(run.inputs(op)) != {number}:
         return False
-    return op.name in NORMS or all(run.size(n) == run.size(op.writes[0]) != () for n in numbers)
+    return op.name in NORMS or run.size(number) == run.size(op.writes[0]) != ()
 
 
 def _branch(op: Operation, at: int) -> tuple[str, int]:
@@ -189,11 +183,10 @@ def _branch(op: Operation, at: int) -> tuple[str, int]:
 def _origin(run: Trace, op: Operation) -> int:
     """Return the map that an operation subsamples.
 
-    This undoes the axis that torch adds to a 1-d map for its pools, or to a single item for its batch. For the mean of
-    a power mean, it is the map before the power."""
+    This undoes the axis that torch adds to a 1-d map for its pools. For the mean of a power mean, it is the map before
+    the power."""
     number = op.reads[0]
     number = run.lifted.get(number, number) if op.name in POOLS else number
-    number = run.items.get(number, number)
     power = run.writers.get(number)
     if power is None or power.name != "pow" or not any(o.name == "pow" for o in run.dependents(op)[:ROOT]):
         return number

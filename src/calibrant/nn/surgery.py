@@ -116,14 +116,7 @@ def _refuse_lazy(model: nn.Module) -> None:
 
 def _strides_taken_over(model: nn.Module) -> bool:
     """Return whether BlurPool's hooks subsample instead of the network's own layers."""
-    found = (h for m in model.modules() for h in hooks(m))
-    return any(isinstance(h, Inserted) and type(h) is not Inserted for h in found)
-
-
-def stages(model: nn.Module, example: Any = None) -> tuple[list[str], list[str]]:
-    """Return the names of the modules before which, and of those after which, smoothing layers go, in their order."""
-    found, _ = places(trace(model, example))
-    return [p.name for p in found if p.side == "before"], [p.name for p in found if p.side == "after"]
+    return any(hasattr(hook, "strided") for m in model.modules() for hook in hooks(m))
 
 
 def trace(model: nn.Module, example: Any = None) -> Trace:
@@ -197,8 +190,10 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> list[P
     except InputError:
         if example is not None:
             raise
-        return [_unchecked(model, name) for name in chosen]  # the network cannot run without an example
-    return [_named(model, run, *_side(name), modules, example) for name in chosen]
+        named = (_unchecked(model, name) for name in chosen)  # the network takes images of another size
+    else:
+        named = (_named(model, run, *_side(name), modules, example) for name in chosen)
+    return list(dict.fromkeys(named))
 
 
 def _refusal(model: nn.Module, example: Any, found: list[Place], missed: Unreachable) -> InputError:
@@ -237,10 +232,9 @@ def _named(model: nn.Module, run: Trace, side: Side, name: str, modules: dict[st
         raise InputError(
             f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_available(model, example)}"
         )
-    before, after = ([_axes(run, n) for c in calls for n in c.takes or (-1,)], [_axes(run, c.gave) for c in calls])
-    axes, others = (before, after) if side == "before" else (after, before)
-    none = [n for c in calls for n in c.takes if not _axes(run, n)]  # inputs that are not maps
-    number = (*none, *calls[-1].takes, -1)[0] if side == "before" else calls[-1].gave
+    numbers = [c.took if side == "before" else c.gave for c in calls]
+    others = [_axes(run, c.gave if side == "before" else c.took) for c in calls]
+    axes, number = [_axes(run, n) for n in numbers], numbers[-1]
     if not all(axes):
         shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
         other = f"{'after' if side == 'before' else 'before'} {name}"
@@ -256,11 +250,11 @@ def _axes(run: Trace, number: int) -> int:
     """Return the number of spatial axes of a map, or of a tensor that has the shape of one; 0 for anything else."""
     kinds = {len(run.size(n)) for n in run.maps}
     rank = len(run.shapes.get(number, ()))
-    return rank - 2 if number in run.maps or rank - 2 in kinds else rank - 1 if run.items and rank - 1 in kinds else 0
+    return rank - 2 if number in run.maps or rank - 2 in kinds else 0
 
 
 def _unchecked(model: nn.Module, name: str) -> Place:
-    """Return the requested place in a network that cannot be traced."""
+    """Return the requested place in a network that cannot be traced without an example."""
     kinds = {len(m.kernel_size) for m in convolutions(model)}
     if len(kinds) > 1:
         said = " and ".join(map(str, sorted(kinds)))
@@ -281,7 +275,7 @@ def _side(name: str) -> tuple[Side, str]:
 def _available(model: nn.Module, example: Any) -> str:
     """Return a list of the modules that take a feature map, for an error."""
     run = trace(model, example)
-    taking = list(dict.fromkeys(c.name for c in run.calls if any(map(run.size, c.takes))))
+    taking = list(dict.fromkeys(c.name for c in run.calls if run.size(c.took)))
     more = f" and {len(taking) - LISTED} more" if len(taking) > LISTED else ""
     taking.sort(key=lambda name: name.count("."))  # stages before their layers
     return f"modules that take a feature map: {', '.join(taking[:LISTED])}{more}"

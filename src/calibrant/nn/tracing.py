@@ -58,16 +58,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a module. `took` and `gave` are its first argument and its output (−1 if that is no tensor).
-
-    `takes` and `gives` hold the same tensor, or all tensors of a tuple or list (a dual-path block returns two maps).
-    """
+    """One call of a module. `took` and `gave` are its first argument and its output (−1 if that is no tensor)."""
 
     name: str
     took: int
     gave: int
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
     convolutions: int  # number of convolutions on which its first argument depends
 
 
@@ -82,7 +77,6 @@ class Trace:
     writers: dict[int, Operation] = field(default_factory=dict)
     upstream: dict[int, int] = field(default_factory=dict)  # the operations on which a tensor depends, one bit each
     lifted: dict[int, int] = field(default_factory=dict)  # [N, C, 1, L], as torch computes 1-d pools → [N, C, L]
-    items: dict[int, int] = field(default_factory=dict)  # a batch of one item → the item without its batch axis
 
     def size(self, number: int) -> tuple[int, ...]:
         """Return the spatial size of a map; () for anything else."""
@@ -155,8 +149,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for n in set(writes) - set(reads):
             t.upstream[n], t.writers[n] = before | 1 << at, op
         if name == "unsqueeze":
-            axis, rank = given["dim"] % len(t.shapes[writes[0]]), len(t.shapes[writes[0]])
-            (t.items if axis == 0 else t.lifted if axis == rank - 2 and rank in (3, 4) else {})[writes[0]] = reads[0]
+            rank = len(t.shapes[writes[0]])
+            if rank in (3, 4) and given["dim"] % rank == rank - 2:
+                t.lifted[writes[0]] = reads[0]
         patches = op.convolutions < 2  # the only convolution cut the image into tokens
         if name == "mean" and averages_all(given) and not patches and reads[0] not in t.lifted:
             t.maps.add(reads[0])  # adaptive average pooling to one point; its input is a map even if made of tokens
@@ -196,22 +191,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def enter(self, name: str, argument: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = args[0] if args else kwargs.get(argument)
-            takes = self._numbers(given)
-            convolutions = (self.trace.ancestors(takes) & self.convolving).bit_count()
+            took = self.number(args[0] if args else kwargs.get(argument))
+            convolutions = (self.trace.ancestors([took]) & self.convolving).bit_count()
             self.stack.append(len(self.trace.calls))
-            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), convolutions))
+            self.trace.calls.append(Call(name, took, -1, convolutions))
 
         return hook
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         at = self.stack.pop()
-        self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output), gives=self._numbers(output))
-
-    def _numbers(self, given: Any) -> tuple[int, ...]:
-        """Return the number of a tensor, or those of all tensors in a tuple or list of nothing else."""
-        parts = given if type(given) in (tuple, list) else (given,)
-        return tuple(self.number(t) for t in parts) if all(isinstance(t, Tensor) for t in parts) else ()
+        self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output))
 
 
 def _whole(parts: list[Tensor]) -> list[Tensor]:

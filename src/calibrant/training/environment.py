@@ -49,9 +49,16 @@ def enough_threads(
     shape: Sequence[int], batch: int, device: torch.device | str, recorded: int | None = None
 ) -> Iterator[None]:
     """Inside: the recorded number of threads, or one if the problem is small and on the CPU. Restored afterwards."""
-    before = torch.get_num_threads()
     small = torch.device(device).type == "cpu" and math.prod(shape) * batch < SMALL_BATCH
-    torch.set_num_threads(recorded or (1 if small else before))
+    with threads(recorded or (1 if small else torch.get_num_threads())):
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, torch has this many threads. Restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ train/images_per_second, and validation/NAME for each metric of an epoch.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -145,13 +144,8 @@ class TensorBoard:
 
 
 def _append(log: Path, row: Any) -> None:
-    with log.open("ab+") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        if size:
-            stream.seek(size - 1)
-            if stream.read(1) != b"\n":  # a kill left half a line: start a new one
-                stream.write(b"\n")
-        stream.write(json.dumps(row).encode() + b"\n")
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(row) + "\n")
 
 
 def _cut(log: Path, epoch: int) -> None:

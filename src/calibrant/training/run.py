@@ -7,9 +7,11 @@ for adaptive targets, and levels.json and `vanilla/` (the attacked twin) for tar
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,10 @@ from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import check_common_mark
 from calibrant.data.records import check_inputs
 from calibrant.data.torch_dataset import Given as OwnData
+from calibrant.display import Rows, Shown
 from calibrant.errors import InputError
 from calibrant.files import hashed, write
+from calibrant.metrics.evaluate import evaluate
 from calibrant.training import checkpoint, levels, run_folder
 from calibrant.training.environment import enough_threads, recorded_threads
 from calibrant.training.epochs import keep_top_logits, keep_validation, keep_weights
@@ -32,8 +36,7 @@ from calibrant.training.loop import Loop, Refresh
 from calibrant.training.networks import Own, check_compatible, networks, with_own
 from calibrant.training.progress import Progress, TensorBoard
 from calibrant.training.recipe import Recipe, read
-from calibrant.training.result import TrainingResult
-from calibrant.types import SCHEMA, Predictions, Split, jsonable
+from calibrant.types import SCHEMA, Predictions, Report, Split, jsonable
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -61,6 +64,32 @@ class How:
     handed: Mapping[str, Any] = field(default_factory=dict)  # what a recipe cannot write: CCAT's `attack`
     factory: str | None = None  # the recipe's data as `package.module:factory`, if the user typed it
     network: Own | None = None  # likewise the recipe's network; or a network, or a function that makes one
+
+
+class TrainingResult(Shown, dict[str, Any]):
+    """The content of `metrics.json`, shown as the verdict and the main numbers.
+
+    `result["metrics"]["test"]["ece"]` is a number; `result.report` has the same predictions' metrics with intervals.
+    """
+
+    def __init__(self, record: Mapping[str, Any], predictions: Predictions, run: Path | None) -> None:
+        super().__init__(record)
+        self.predictions = predictions  # on the test split, or on the last split that the data has
+        self.run = run  # the folder; None if nothing was kept
+
+    @cached_property
+    def report(self) -> Report:
+        """Every metric of the predictions, with intervals."""
+        return evaluate(self.predictions)
+
+    @property
+    def verdict(self) -> str:
+        """The finding in one sentence: "overconfident: says 97%, is right 91%"."""
+        return self.report.verdict
+
+    def _shown(self) -> tuple[str, Rows]:
+        title, rows = self.report._shown()
+        return title, [*rows, ("split", self.predictions.split.value), ("run", str(self.run or "not kept"))]
 
 
 Given = Data | OwnData | Mapping[str, OwnData]
@@ -223,6 +252,7 @@ def make_fabric(recipe: Recipe, how: How) -> Fabric:
         raise InputError("device is 'cuda', but torch sees no CUDA device; use --device cpu")
     if how.devices > 1 and "graph" in recipe.engine:
         raise InputError("engine 'graph' runs in one process; use --set engine=eager with --devices")
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its tips tell nothing about the run
     fabric = Fabric(
         accelerator=kind,
         devices=how.devices,

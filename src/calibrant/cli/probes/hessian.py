@@ -15,8 +15,8 @@ from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
 from calibrant.cli.probes.wording import SEEDS, compared, compared_estimates, mean_over, plain, with_interval
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
+from calibrant.ensembles.ensemble import with_progress
 from calibrant.ensembles.reference import Reference
-from calibrant.ensembles.single import with_progress
 from calibrant.functional.krylov import Quadrature
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, curves, histogram

@@ -11,8 +11,8 @@ from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
 from calibrant.cli.probes.wording import SEEDS, compared, mean_over, plain, with_interval
 from calibrant.diagnostics.landscape import Landscape, loss_landscape, plane_through
 from calibrant.ensembles.dropout import dropouts
+from calibrant.ensembles.ensemble import with_progress
 from calibrant.ensembles.reference import Reference, resolve
-from calibrant.ensembles.single import with_progress
 from calibrant.errors import InputError
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.landscape import contour, levels_of, surface

@@ -1,0 +1,53 @@
+"""Tell how far the running steps are: a line per step after ten seconds, and then once a minute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from calibrant.executors import Outcome, Pool, Step
+
+FIRST, EVERY = 10.0, 60.0
+"""Seconds until the first line of a step, and between its further lines."""
+
+
+class Reporting:
+    """A pool that says how far its steps are. A step may have `progress()`: some words, or None to say nothing."""
+
+    def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:
+        self._pool, self._say = pool, say
+        self._running: dict[str, tuple[Step, float]] = {}  # with the time of the start
+        self._next: dict[str, float] = {}  # when the next line is due
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+
+    def room(self, step: Step) -> bool:
+        return self._pool.room(step)
+
+    def start(self, step: Step, deadline: float | None) -> None:
+        now = time.monotonic()
+        self._running[step.key], self._next[step.key] = (step, now), now + FIRST
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._pool.start(step, deadline)
+
+    def wait(self) -> Sequence[Outcome]:
+        outcomes = self._pool.wait()
+        for outcome in outcomes:
+            self._running.pop(outcome.step.key)
+        return outcomes
+
+    def close(self) -> None:
+        self._ended.set()
+        self._pool.close()
+
+    def _report(self) -> None:
+        while not self._ended.wait(FIRST / 10):
+            for step, start in list(self._running.values()):
+                now = time.monotonic()
+                if now >= self._next[step.key]:
+                    self._next[step.key] = now + EVERY
+                    words = getattr(step, "progress", lambda: "")()
+                    if words is not None:
+                        self._say(f"{step.name}: {words or f'running for {now - start:.0f} s'}")
