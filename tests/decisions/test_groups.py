@@ -15,7 +15,7 @@ from calibrant.decisions.grouped import Grouped
 from calibrant.decisions.quantile import quantile
 from calibrant.decisions.threshold import Ordered
 from calibrant.errors import InputError
-from tests.cli.test_fit_apply import call
+from tests.cli.commands import call
 
 SETS, POOL = 400, 4000
 NOISE = 3 * np.sqrt(0.05 * 0.95 / SETS)

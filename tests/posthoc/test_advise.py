@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.cli import audit_advice, run
+from calibrant.cli import run
 from calibrant.errors import InputError, SplitError
 from calibrant.posthoc.advise import advise
 from calibrant.types import jsonable
@@ -56,7 +56,7 @@ def test_mistakes() -> None:
 def test_audit_shows_and_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
+    monkeypatch.setattr("calibrant.cli.audit.BUDGET", 0.2)
     for name, seed in (("test", 4), ("held", 5)):
         p = simulated(700, 3, 3.0, seed)
         assert p.logits is not None
