@@ -11,8 +11,8 @@ import calibrant
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.bca import bca_of_mean
-from calibrant.metrics.bootstrap import CELLS, draws, merge
+from calibrant.metrics.bca import acceleration, bca, bca_of_mean
+from calibrant.metrics.bootstrap import CELLS, counts, draws, merge
 from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_intervals import calibration_test
@@ -73,13 +73,16 @@ def test_merged_cells_keep_order_and_sums() -> None:
 
 
 @pytest.mark.parametrize("draw", ["exponential", "lognormal", "normal"])
-def test_the_closed_form_of_a_mean_is_scipy_s_bca(draw: str) -> None:
+def test_bca_of_draws_and_its_closed_form_are_scipy_s(draw: str) -> None:
     x = getattr(np.random.default_rng(3), draw)(size=150)
     found = stats.bootstrap((x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(1)).confidence_interval
-    u = (x - x.mean()) / 150
-    low, high = bca_of_mean(float(x.mean()), (u**2).sum(), (u**3).sum(), 0.95)
+    mean, u = float(x.mean()), torch.tensor((x - x.mean()) / 150)
+    replicates = torch.cat([w @ torch.tensor(x) / 150 for w in counts(150, 150, 20_000, 0)])
     width = found.high - found.low
-    assert (low, high) == pytest.approx((found.low, found.high), abs=0.03 * width)
+    drawn = bca(mean, replicates, acceleration(u, None), 0.95)
+    closed = bca_of_mean(mean, float((u**2).sum()), float((u**3).sum()), 0.95)
+    assert drawn == pytest.approx((found.low, found.high), abs=0.03 * width)
+    assert closed == pytest.approx((found.low, found.high), abs=0.03 * width)
 
 
 def test_one_outlier_does_not_break_the_closed_form() -> None:

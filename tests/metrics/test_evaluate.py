@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,18 +105,6 @@ def test_reporting_on_fitted_items_must_be_allowed() -> None:
     assert "allow_reuse" not in calibrant.evaluate(other, allow_reuse=True, intervals=False).conventions
 
 
-def test_bad_names_and_numbers_are_errors() -> None:
-    z, y = sample(20)
-    with pytest.raises(UnknownNameError, match="did you mean 'ece'"):
-        calibrant.evaluate(z, y, metrics=["ecee"])
-    with pytest.raises(InputError, match="bins=0"):
-        calibrant.evaluate(z, y, bins=0)
-    with pytest.raises(InputError, match="replicates"):
-        calibrant.evaluate(z, y, replicates=3)
-    with pytest.raises(InputError, match="carry their own"):
-        calibrant.evaluate(calibrant.predictions(z, y), y)
-
-
 def test_images_of_labels_are_items_in_groups() -> None:
     z = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
     y = torch.randint(3, (6, 5, 4), generator=torch.Generator().manual_seed(1))
@@ -123,13 +114,31 @@ def test_images_of_labels_are_items_in_groups() -> None:
     assert report.conventions["interval"]["resampled"] == "groups"
 
 
-def test_one_bin_is_the_gap() -> None:
-    report = calibrant.evaluate(*sample(), bins=1, intervals=False)
-    assert report["gap"].value is not None
-    assert report["ece"].value == pytest.approx(abs(report["gap"].value), abs=1e-12)
-
-
 def test_accuracy_at_full_coverage_is_accuracy() -> None:
     report = calibrant.evaluate(*sample(), intervals=False)
     last = report.extras["accuracy_at_coverage"][-1]
     assert last["coverage"] == 1 and last["accuracy"] == pytest.approx(report["accuracy"].value)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"metrics": ["ecee"]}, "did you mean 'ece'"),
+        ({"metrics": [3]}, "unknown metric '3'"),
+        ({"replicates": 3}, "replicates=3"),
+        *(({"bins": bins}, "bins=") for bins in (0, None, float("nan"), float("inf"), True, "15", 2.5)),
+        *(({"seed": seed}, "seed=") for seed in (1.5, None, True, "a", 2**64)),
+    ],
+)
+def test_bad_names_and_numbers_are_errors(said: dict[str, Any], words: str) -> None:
+    z, y = sample(20)
+    with pytest.raises((InputError, UnknownNameError), match=words):
+        calibrant.evaluate(z, y, **said)
+
+
+@pytest.mark.parametrize("said", [{"labels": [0]}, {"split": "test"}, {"class_axis": 0}, {"ignore_index": 1}])
+@pytest.mark.parametrize("use", [calibrant.evaluate, partial(calibrant.fit, "temperature")])
+def test_arguments_that_predictions_carry_are_errors(use: Callable[..., Any], said: dict[str, Any]) -> None:
+    """`split="test"` beside Predictions was ignored, and a map was fitted on test."""
+    with pytest.raises(InputError, match="carry their own"):
+        use(calibrant.predictions(*sample()), **said)

@@ -10,11 +10,10 @@ from calibrant.functional import ranking
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
-from calibrant.metrics.bootstrap import counts, draw
-from calibrant.metrics.panel import Panel
+from calibrant.metrics.bootstrap import Groups, counts
+from calibrant.metrics.panel import Panel, UnitPanel
 from calibrant.metrics.proper import Mean
 from calibrant.metrics.refinement import Ranked
-from calibrant.metrics.units import Groups, UnitPanel
 
 DRAWN = [m for m in METRICS.values() if isinstance(m.compute, Mean | Ranked)]  # calibration errors are never drawn
 
@@ -34,7 +33,7 @@ def test_weights_of_groups_give_the_values_of_item_weights(metric, sorted_: bool
     order = torch.arange(len(y))
     if sorted_:
         order, panel = panel.merged_cells
-    count = draw(20, 30, torch.Generator().manual_seed(1))
+    (count,) = counts(20, 20, 30, 1)
     by_items = metric(panel.reweighted(count[:, group[order]]))
     by_groups = metric(UnitPanel(Groups(panel, group[order], 20), count))
     torch.testing.assert_close(by_groups, by_items, rtol=1e-11, atol=1e-14)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.errors import InputError, UnknownNameError
 
 
 def tied(seed: int, n: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -48,43 +47,6 @@ def test_numpy_integers_are_seeds() -> None:
     z, y = tied(0)
     plain, numpys = (calibrant.evaluate(z, y, seed=s, replicates=50, metrics=["nll"]) for s in (3, np.int64(3)))
     assert plain["nll"] == numpys["nll"] and json.loads(numpys.to_json())["conventions"]["interval"]["seed"] == 3
-
-
-@pytest.mark.parametrize("seed", [1.5, None, True, "a", 2**64])
-def test_bad_seeds(seed: object) -> None:
-    z, y = tied(0)
-    with pytest.raises(InputError, match="seed="):
-        calibrant.evaluate(z, y, seed=seed)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seed", [1.5, None, True, "a", 2**64])
-def test_bad_seeds_of_a_fit(seed: object) -> None:
-    z, y = tied(0)
-    with pytest.raises(InputError, match="seed="):
-        calibrant.fit("temperature", z, y, seed=seed)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("said", [{"split": "test"}, {"class_axis": 0}, {"ignore_index": 1}])
-def test_arguments_that_predictions_carry_are_errors(said: dict[str, object]) -> None:
-    """`split="test"` beside Predictions was not heard, and a map was fitted on test."""
-    p = calibrant.predictions(*tied(0))
-    with pytest.raises(InputError, match="carry their own split"):
-        calibrant.fit("temperature", p, **said)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="carry their own split"):
-        calibrant.evaluate(p, **said)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bins", [0, None, float("nan"), float("inf"), True, "15", 2.5])
-def test_bad_numbers_of_bins(bins: object) -> None:
-    z, y = tied(0)
-    with pytest.raises(InputError, match="bins="):
-        calibrant.evaluate(z, y, bins=bins)  # type: ignore[arg-type]
-
-
-def test_bad_metric_names() -> None:
-    z, y = tied(0)
-    with pytest.raises(UnknownNameError, match="unknown metric '3'"):
-        calibrant.evaluate(z, y, metrics=[3])  # type: ignore[list-item]
 
 
 def test_a_perfect_prediction_has_no_negative_zero() -> None:

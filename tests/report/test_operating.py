@@ -71,12 +71,6 @@ def test_answers_accept_as_much_as_any_threshold_could(make: Callable[..., Predi
     assert points.accepted[found] == best
 
 
-def test_what_cannot_be_reached_is_none() -> None:
-    points = operating_points(top1(np.array([0.9, 0.8, 0.7]), np.array([False, False, True])))
-    assert points.at_accuracy(0.99) is None
-    assert points.at_accuracy(0.3) == 0
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_is_sure_is_what_decide_chooses(make: Callable[..., Predictions], tied: bool) -> None:
     p = make(n=3000)

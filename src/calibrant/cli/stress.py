@@ -166,12 +166,11 @@ def _write_and_show(report: StressReport, folder: Folder, html: Path | None, inp
     folder.record(record)
     if html is not None:
         from calibrant.report.html import Audit, write
-        from calibrant.report.stress_panels import panels
 
         clean = report.outcome.clean_predictions
         name = f"{'+'.join(report.settings['model'])} on {report.settings['data']}"
         audit = Audit.of(clean, report.outcome.clean, name)
-        write(html, [audit], command=provenance.command(), panels=panels(report))
+        write(html, [audit], command=provenance.command(), panels=report.panels())
     if as_json:
         block_json(record, indent=None)
         return

@@ -75,20 +75,10 @@ def stress(
     _check_numbers(limit=limit, batch=batch)
     for name in calibrators if calibration is not None else ():
         resolve(name, {})  # a wrong name is an error before the model runs
-    part = limited(of_arrays(images, labels), limit)
-    shape = tuple(part.x.shape[1:])
     subject = Subject(model, mean, std, prepare, torch.device(device) if device is not None else _home(model))
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
-    material = Material(
-        part,
-        shape,
-        None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION),
-        outside=lambda name: foreign.get(name) or ood_images(name, shape, n=part.n, seed=seed),
-        limit=limit,
-        seed=seed,
-        batch=batch,
-        device=subject.device,
-    )
+    part = limited(of_arrays(images, labels), limit)
+    material = _material(part, calibration, foreign, limit=limit, seed=seed, batch=batch, device=subject.device)
     k = tried(subject, material, type(model).__name__, "these images")
     check_rule(rule, k)
     material = _with_own_shifts(material, natural or {}, corruptions, k)
@@ -115,6 +105,21 @@ def _check_numbers(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be 1 or more, not {value}")
+
+
+def _material(
+    part: Part, calibration: tuple[Any, Any] | None, foreign: Mapping[str, OODImages], *, seed: int, **options: Any
+) -> Material:
+    """Return the clean items, the calibration items and the foreign images, which are made when they are needed."""
+    shape = tuple(part.x.shape[1:])
+    return Material(
+        part,
+        shape,
+        None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION),
+        outside=lambda name: foreign.get(name) or ood_images(name, shape, n=part.n, seed=seed),
+        seed=seed,
+        **options,
+    )
 
 
 def _with_own_shifts(
