@@ -17,8 +17,8 @@ from calibrant.cli.model_data import Inputs, data_name, device_of, model_data, n
 from calibrant.cli.options import separated
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
+from calibrant.ensembles.prediction import predict
 from calibrant.ensembles.reference import Reference, resolve
-from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.functional.inputs import as_split
