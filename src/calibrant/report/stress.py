@@ -22,7 +22,7 @@ from calibrant.data.records import Part, numbered_classes
 from calibrant.decisions import Rule
 from calibrant.diagnostics.stress import Folder, Material, Subject
 from calibrant.diagnostics.stress.material import limited, of_arrays
-from calibrant.diagnostics.stress.run import tried
+from calibrant.diagnostics.stress.run import count_classes
 from calibrant.errors import InputError
 from calibrant.posthoc.fit import resolve
 from calibrant.posthoc.map import FittedMap
@@ -77,7 +77,7 @@ def stress(
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     part = limited(of_arrays(images, labels), limit)
     material = _material(part, calibration, foreign, limit=limit, seed=seed, batch=batch, device=subject.device)
-    k = tried(subject, material, type(model).__name__, "these images")
+    k = count_classes(subject, material, type(model).__name__, "these images")
     check_rule(rule, k)
     material = _with_own_shifts(material, natural or {}, corruptions, k)
     choice = chosen(suite, types, severities, list(material.natural), made_here=corruptions is None)
