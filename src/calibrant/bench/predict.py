@@ -23,7 +23,7 @@ from calibrant.bench.ensembles import Loaded, build_ensemble, checkpoints_wanted
 from calibrant.bench.store import BOTH
 from calibrant.data import Data, Part, load
 from calibrant.ensembles import DeepEnsemble
-from calibrant.ensembles.single import predict as predict_with
+from calibrant.ensembles.prediction import predict as predict_with
 from calibrant.errors import InputError
 from calibrant.files import hashed, read, write
 from calibrant.papers import AS_TRAINED, Experiment, Scale
