@@ -45,12 +45,12 @@ def affine(x: Tensor, moved: Tensor) -> Tensor:
     centre = torch.tensor([w // 2, h // 2], dtype=torch.float64, device=x.device)
     arm = min(h, w) // 3
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=x.device) * arm + centre
-    there = corners + moved.double()
+    moved_corners = corners + moved.double()
     # the matrix of the forward map from the moves of two edges, then its inverse: where a pixel comes from
     edges = torch.stack((corners[0] - corners[2], corners[1] - corners[2]), dim=1)
-    moves = torch.stack((there[:, 0] - there[:, 2], there[:, 1] - there[:, 2]), dim=2)
+    moves = torch.stack((moved_corners[:, 0] - moved_corners[:, 2], moved_corners[:, 1] - moved_corners[:, 2]), dim=2)
     backward = edges @ inverse(moves)
-    origin = corners[2] - (backward @ there[:, 2, :, None]).squeeze(-1)
+    origin = corners[2] - (backward @ moved_corners[:, 2, :, None]).squeeze(-1)
     place = torch.einsum("nij,hwj->nhwi", backward, pixels(h, w, x.device).double()) + origin[:, None, None]
     return sample(x, place.float(), "mirror")
 

@@ -135,8 +135,8 @@ def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
     if h % 8 or w % 8:
         x = F.pad(x, (0, 8 * wide - w, 0, 8 * tall - h), mode="replicate")
     blocks = x.view(n, c, tall, 8, wide, 8).transpose(3, 4).reshape(-1, 64)
-    there, step, back = transforms(quality, table, x.device)
-    levels = blocks.matmul(there).round_().mul_(step).round_()
+    forward, step, back = transforms(quality, table, x.device)
+    levels = blocks.matmul(forward).round_().mul_(step).round_()
     torch.matmul(levels, back, out=blocks).add_(0.5 + 1e-4).floor_().clamp_(-128, 127)
     return blocks.view(n, c, tall, wide, 8, 8).transpose(3, 4).reshape(n, c, 8 * tall, 8 * wide)[:, :, :h, :w]
 
