@@ -1,4 +1,4 @@
-"""Some classes of a data set, foreign sets that fit, and a user's own shifted files."""
+"""Subsets of classes, out-of-distribution images, and a user's folders of corrupted images."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_own_foreign_images_need_no_labels(tmp_path: Path) -> None:
 
 
 def image_corruptions(folder: Path, n: int = 24, classes: int = 12, group: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """ImageNet-C's layout, TYPE/SEVERITY/CLASS/*.png, of classes numbered 0 … 11, which the alphabet would mix up."""
+    """Write ImageNet-C's layout, TYPE/SEVERITY/CLASS/*.png; in alphabetical order, class 10 would precede class 2."""
     from PIL import Image
 
     x = np.random.default_rng(0).integers(0, 256, (n, 8, 8, 3)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Splits: disjoint, exact, stratified, from one seed alone, official test untouched."""
+"""Splits are disjoint, of exact size and stratified; the seed alone decides them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers by counter: SplitMix64 by Python's integers, and what statistics says of the numbers."""
+"""The counter-based random numbers against SplitMix64 in Python integers, and statistical tests of them."""
 
 from __future__ import annotations
 

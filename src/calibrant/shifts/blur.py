@@ -112,9 +112,11 @@ def zoom_factors(count: int, step: float) -> list[float]:
 
 def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
     """Blur images by the disk, with mirrored borders. The Fourier transform is faster: a disk may have 300 pixels."""
+    from scipy.fft import next_fast_len
+
     h, w = x.shape[-2:]
     reach = disk(radius, alias).shape[0] // 2
-    size = [fast_length(n + 2 * reach) for n in (h, w)]
+    size = [next_fast_len(n + 2 * reach, real=True) for n in (h, w)]
     rows, columns = (inside(torch.arange(-reach, n + reach, device=x.device), n, "mirror") for n in (h, w))
     padded = x[..., rows, :][..., columns]
     blurred = fft_filter(padded, transfer(radius, alias, size[0], size[1], x.device), size)
@@ -159,18 +161,6 @@ def disk(radius: float, alias: float) -> Tensor:
     kernel = smooth @ (flat / flat.sum()) @ smooth.T
     kept = int((kernel[reach] > 1e-12).sum()) // 2
     return kernel[reach - kept : reach + kept + 1, reach - kept : reach + kept + 1]
-
-
-def fast_length(n: int) -> int:
-    """The next length without a prime factor over 5; the Fourier transform of such lengths is fast."""
-    while True:
-        rest = n
-        for p in (2, 3, 5):
-            while rest % p == 0:
-                rest //= p
-        if rest == 1:
-            return n
-        n += 1
 
 
 def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:

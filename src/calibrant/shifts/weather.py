@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.blur import fast_length, fft_filter, motion
+from calibrant.shifts.blur import fft_filter, motion
 from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.random_numbers import Draws
@@ -157,7 +157,9 @@ def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: 
     They are cut from larger fields, so that they contain waves longer than the image, and are rough in places and
     smooth in others, as the photographs are: an evenly rough Gaussian field would cost a classifier more accuracy.
     """
-    tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
+    from scipy.fft import next_fast_len
+
+    tall, wide = (next_fast_len(n * 5 // 4, real=True) for n in (h, w))
     noise = numbers.normal(1, tall, wide, stream=1)
     factor = amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
     field = fft_filter(noise, factor, [tall, wide])[..., :h, :w]
