@@ -72,7 +72,7 @@ def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> Non
             net,
             other,
             moved,
-            calibrant.smooth(net, ["2"], example=torch.zeros(1, 3, 28, 28)),
+            calibrant.smooth(net, ["2"]),
             Own(net),
             Own(moved),
         )

@@ -252,7 +252,15 @@ def test_the_shared_part_runs_once_per_batch_of_any_size() -> None:
         with Counting() as seen:
             ensemble(batch)
         assert seen.convolutions == 1
-    assert torch.equal(ensemble.members(X[:1]), looped(ensemble, X[:1]))
+    one = MCDropout(network(plain), members=7)
+    for _ in range(dropout.MOST_GRAPHS + 1):
+        assert torch.equal(one.members(X[:1]), looped(ensemble, X[:1]))
+
+
+def test_a_single_item_of_a_network_that_reads_the_number_of_items() -> None:
+    ensemble = MCDropout(network(takes_the_number_of_items), members=4)
+    with pytest.warns(CalibrantWarning, match="reads the number of items"):
+        assert torch.equal(ensemble.members(X[:1]), looped(ensemble, X[:1]))
 
 
 def test_changed_weights_and_settings_are_used() -> None:

@@ -142,7 +142,7 @@ BAD: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (mixed, {"where": "never"}, "'never' is never called"),
     (mixed, {"where": "act"}, "'act' is called on maps of 1 and 2 axes"),
     (conditional, {}, "condition.*pass example="),
-    (conditional, {"where": "body.1"}, "condition.*pass example="),
+    (lambda: nn.Sequential(conditional(), nn.Conv1d(4, 4, 3)), {"where": "1"}, "over 1 and 2 axes; pass example="),
     (conditional, {"example": X}, "does not run on this example: .*condition"),
     (conditional, {"example": PAIR}, "mean in the network's own forward subsamples .*name places by where="),
     (conditional, {"where": "scale", "example": PAIR}, r"before 'scale' there is shape \(2, 2\), not a feature map"),
@@ -185,7 +185,7 @@ def test_where_takes_names_functions_and_what_smoothed_returns() -> None:
 
 def test_an_example_may_be_a_tuple_or_a_dict_of_arguments() -> None:
     made = calibrant.smooth(conditional(), where="body.1", example=PAIR)
-    assert list(smoothed(made)) == ["before body.1"]
+    assert list(smoothed(made)) == ["before body.1"] == list(smoothed(calibrant.smooth(conditional(), where="body.1")))
     by_name = calibrant.smooth(small(), example={"input": SMALL})
     assert list(smoothed(by_name)) == list(smoothed(calibrant.smooth(small())))
 

@@ -154,7 +154,9 @@ class MCDropout(Ensemble):
             raise NoGraph(f"its batches have more than {MOST_GRAPHS} shapes")
         copy = copy_sharing_tensors(self.model)
         with self._active(copy):
-            split = SplitNetwork(export(copy, x))
+            split = SplitNetwork(export(copy, x), len(x))
+        if not split.takes(len(x)):
+            raise NoGraph("its code reads the number of items, and a batch has only one")
         self._splits.append((key, split))
         return split
 

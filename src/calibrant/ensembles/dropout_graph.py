@@ -46,8 +46,9 @@ FEWEST = 8
 class SplitNetwork:
     """The two parts of an exported network: `shared` runs the shared part, `members` the member part."""
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, items: int) -> None:
         nodes = list(program.graph.nodes)
+        self.items = items  # number of items in the first batch
         self.sources = sources(program)
         (self.x,) = (n for n, source in self.sources.items() if source is None)
         self.symbol, self.least, self.most = batch_sizes(program, self.x)
@@ -71,8 +72,10 @@ class SplitNetwork:
         self._known: dict[tuple[Node, int], Any] = {}
 
     def takes(self, batch: int) -> bool:
-        """Return whether the graph holds for a batch of that size."""
-        return bool(self.least <= batch <= self.most)
+        """Return whether the graph holds for a batch of that size.
+
+        `export` assumes two items or more, so a batch of one needs a graph of its own, which is compared again."""
+        return bool(self.least <= batch <= self.most) or (self.symbol is not None and batch == self.items)
 
     def group(self, x: Tensor, members: int, asked: int | None = None) -> int:
         """Return how many members run as one batch: `asked`, or as many as fill a GPU.

@@ -185,8 +185,15 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> list[P
         missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
         raise InputError(f"{', '.join(missing)} matches no module; {_available(model, example)}")
-    run = trace(model, example)
-    return list(dict.fromkeys(_named(model, run, *_side(name), modules, example) for name in chosen))
+    try:
+        run = trace(model, example)
+    except InputError:
+        if example is not None:
+            raise
+        named = (_unchecked(model, name) for name in chosen)  # the network takes images of another size
+    else:
+        named = (_named(model, run, *_side(name), modules, example) for name in chosen)
+    return list(dict.fromkeys(named))
 
 
 def _refusal(model: nn.Module, example: Any, found: list[Place], missed: Unreachable) -> InputError:
@@ -244,6 +251,17 @@ def _axes(run: Trace, number: int) -> int:
     kinds = {len(run.size(n)) for n in run.maps}
     rank = len(run.shapes.get(number, ()))
     return rank - 2 if number in run.maps or rank - 2 in kinds else 0
+
+
+def _unchecked(model: nn.Module, name: str) -> Place:
+    """Return the requested place in a network that cannot be traced without an example."""
+    kinds = {len(m.kernel_size) for m in convolutions(model)}
+    if len(kinds) > 1:
+        said = " and ".join(map(str, sorted(kinds)))
+        raise InputError(
+            f"this network convolves over {said} axes; pass example=, a batch that shows which {name!r} has"
+        )
+    return Place(*_side(name), axes=kinds.pop())
 
 
 def _side(name: str) -> tuple[Side, str]:

@@ -149,7 +149,7 @@ def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
     if clean.key not in folder or isinstance(subject.predictor, Ensemble):
         return
     few = replace(material, part=material.part.take(torch.arange(min(4, material.part.n)), material.part.split))
-    now, before = subject.answer(lambda: few.batches(clean)).logits.double(), folder.read(clean.key)["logits"].double()
+    now, before = subject.answer(few.batches(clean)).logits.double(), folder.read(clean.key)["logits"].double()
     before = before[: len(now)]
     if now.shape != before.shape or not torch.allclose(now, before, rtol=0.02, atol=0.02):
         raise InputError(f"{folder.path} was begun with a model that gives other answers; choose another folder")

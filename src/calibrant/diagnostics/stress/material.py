@@ -1,7 +1,7 @@
 """The raw images of every cell, batch by batch on the device: from memory, from a folder, or corrupted on the fly.
 
-Only one batch is in memory at a time, beside the test set itself. Randomness depends on an item's index in its data
-set, so a cell does not depend on the batch size, nor an item on which others are chosen (`--limit`).
+Images are made one batch at a time. Randomness depends on an item's index in its data set, so a cell does not depend on
+the batch size, nor an item on which others are chosen (`--limit`).
 """
 
 from __future__ import annotations

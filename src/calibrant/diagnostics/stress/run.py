@@ -37,7 +37,7 @@ def tried(subject: Subject, material: Material, model: str, data: str) -> int:
     """Return the number of classes, from a pass over two items; an error says what does not fit."""
     few = replace(material, part=limited(material.part, 2))
     try:
-        return int(subject.answer(lambda: few.batches(Cell("clean"))).logits.shape[-1])
+        return int(subject.answer(few.batches(Cell("clean"))).logits.shape[-1])
     except CalibrantError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
@@ -67,7 +67,7 @@ def same_items(material: Material, reference: Mapping[tuple[str, int], Arrays], 
 
 
 def _computed(subject: Subject, material: Material, cell: Cell) -> Arrays:
-    answer = subject.answer(lambda: material.batches(cell))
+    answer = subject.answer(material.batches(cell))
     arrays: Arrays = {"logits": answer.logits}
     frames = material.frames(cell)
     if frames > 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,8 @@ from calibrant.ensembles.ensemble import Ensemble, LogMean, checked, evaluating
 from calibrant.errors import InputError
 from calibrant.functional.novelty import entropy
 
-Batches = Callable[[], Iterable[Tensor]]
-"""A function that returns the raw images, batch after batch; it is called once per member."""
-
-KEPT = 1 << 30
-"""The bytes of images that are kept in memory for the next member; larger cells are made anew for each member."""
+HELD = 1 << 30
+"""Bytes of images that are held at once."""
 
 
 @dataclass(frozen=True)
@@ -53,38 +51,33 @@ class Subject:
         return self.members == 1
 
     @torch.inference_mode()
-    def answer(self, batches: Batches) -> Answer:
+    def answer(self, batches: Iterable[Tensor]) -> Answer:
         """Return the logits for these images."""
         with torch.random.fork_rng(devices=[]):
-            if isinstance(self.predictor, Ensemble):
-                return self._pooled(self.predictor, batches)
-            if isinstance(self.predictor, nn.Module):
-                with evaluating(self.predictor) as network:
-                    return Answer(self._logits(network, batches()))
-            return Answer(self._logits(self.predictor, batches()))
+            found = [self._pooled(chunk) for chunk in _chunks(batches)]
+        logits, spread = (torch.cat(each) for each in zip(*found, strict=True))
+        return Answer(logits, spread if self.members > 1 else None)
 
-    def _pooled(self, ensemble: Ensemble, batches: Batches) -> Answer:
-        if ensemble.size == 1:
-            with ensemble.member(0) as network:
-                return Answer(self._logits(network, batches()))
-        images = _kept(batches)
+    def _pooled(self, batches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the logits, pooled if there are several members, and the members' mean entropy."""
         pooled, spread = LogMean(), torch.zeros(())
-        for j in range(ensemble.size):
-            with ensemble.member(j) as network:
-                logits = self._logits(network, images())
+        for j in range(self.members):
+            with self._member(j) as network:
+                logits = torch.cat([self._logits(network, x.to(self.device)) for x in batches])
             pooled.add(logits)
             spread = spread + entropy(logits)
-        return Answer(pooled.value(), spread / ensemble.size)
+        return logits if self.members == 1 else pooled.value(), spread / self.members
 
-    def _logits(self, network: Callable[..., Any], batches: Iterable[Tensor]) -> Tensor:
-        out = []
-        for x in batches:
-            x = x.to(self.device)
-            logits = checked(network(self.normalised(x)), len(x))
-            if not bool(torch.isfinite(logits).all() if logits.isnan().any() else True):
-                raise InputError("the model returned NaN; it cannot be judged")
-            out.append(logits.float().cpu() if logits.dtype != torch.float64 else logits.cpu())
-        return torch.cat(out)
+    def _member(self, j: int) -> AbstractContextManager[Callable[..., Any]]:
+        if isinstance(self.predictor, Ensemble):
+            return self.predictor.member(j)
+        return evaluating(self.predictor) if isinstance(self.predictor, nn.Module) else nullcontext(self.predictor)
+
+    def _logits(self, network: Callable[..., Any], x: Tensor) -> Tensor:
+        logits = checked(network(self.normalised(x)), len(x))
+        if bool(logits.isnan().any()):
+            raise InputError("the model returned NaN; it cannot be judged")
+        return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
 
     def normalised(self, x: Tensor) -> Tensor:
         """Return (x/255 − mean)/std for bytes, (x − mean)/std for floats, or `prepare` of the images in [0, 1]."""
@@ -108,12 +101,15 @@ class Subject:
         return digest(*(part for state in states for name, t in state for part in (name, t.detach().cpu())))
 
 
-def _kept(batches: Batches) -> Batches:
-    """Return the same batches from memory, if they are small enough."""
-    held, size = [], 0
-    for x in batches():
-        size += x.numel() * x.element_size()
-        if size > KEPT:
-            return batches
+def _chunks(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield lists of batches. Every member reads a whole list before the next member, because drawing a member takes
+    time; images are made once."""
+    held, size = list[Tensor](), 0
+    for x in batches:
         held.append(x)
-    return lambda: held
+        size += x.nbytes
+        if size > HELD:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
