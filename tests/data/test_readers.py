@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from calibrant.data import load
-from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, tiles
+from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, read_mosaic
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -67,12 +67,12 @@ def test_mosaic_tiles_are_row_major(tmp_path: Path) -> None:
         row, column = divmod(i, 50)
         mosaic[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = image
     Image.fromarray(mosaic).save(tmp_path / "m.webp", lossless=True, exact=True)
-    assert np.array_equal(tiles(tmp_path / "m.webp", 4).permute(0, 2, 3, 1).numpy(), images)
+    assert np.array_equal(read_mosaic(tmp_path / "m.webp", 4).permute(0, 2, 3, 1).numpy(), images)
     with pytest.raises(FileError, match="not rows of 50 tiles"):
-        tiles(tmp_path / "m.webp", 5)
+        read_mosaic(tmp_path / "m.webp", 5)
     (tmp_path / "bad.webp").write_bytes(b"RIFF")
     with pytest.raises(FileError, match=r"bad\.webp: this image is truncated"):
-        tiles(tmp_path / "bad.webp", 4)
+        read_mosaic(tmp_path / "bad.webp", 4)
 
 
 def planes(n: int) -> np.ndarray:

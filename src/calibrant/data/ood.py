@@ -52,14 +52,14 @@ def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]
         held = complement(data.name, load(base, root=root).classes)
         names += [held] if held else []
     for other in USUAL.get(base, ()):
-        if present(other, root):
+        if has_files(other, root):
             names.append(other)
         else:
             notes.append(f"{other} is left out: its files are not under the data root")
     return names + list(GENERATED), notes
 
 
-def present(name: str, root: str | Path | None) -> bool:
+def has_files(name: str, root: str | Path | None) -> bool:
     """Whether all files of one of the data set's layouts are there."""
     under = data_root(root)
     return any(

@@ -61,11 +61,11 @@ class JpegCompression(Corruption):
 def jpeg(x: Tensor, quality: int) -> Tensor:
     """Compress images of bytes as floats [N, 1 or 3, H, W]; to be clipped and rounded down. Changes x in place."""
     if x.shape[1] == 1:
-        return coded(x - 128, quality, LUMINANCE).add_(128)
+        return compressed(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
     y, colour = to_ycc(x)
-    colour = coded(halved(colour), quality, CHROMINANCE)[..., : -(-w // 2)]
-    return to_rgb(coded(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
+    colour = compressed(halved(colour), quality, CHROMINANCE)[..., : -(-w // 2)]
+    return to_rgb(compressed(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
 
 
 def to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ def doubled(x: Tensor) -> Tensor:
     return out.view(n, c, 2 * h, 2 * w).floor_()
 
 
-def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
+def compressed(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
     """Planes around 0 → transform → division by the table → and back, in whole numbers in the range of a byte."""
     n, c, h, w = x.shape
     tall, wide = -(-h // 8), -(-w // 8)

@@ -71,7 +71,7 @@ class Frost(Corruption):
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
         kept, added = self.strength(x, severity)
         h, w = x.shape[2:]
-        ice = panes(numbers, h, w, 32 if self.small(x) else 224)
+        ice = ice_pieces(numbers, h, w, 32 if self.small(x) else 224)
         return x.mul_(kept).add_(ice if x.shape[1] == 3 else grey(ice), alpha=added)
 
 
@@ -130,7 +130,7 @@ def plasma(numbers: Draws, side: int, decay: float) -> Tensor:
     return corners.sub_(low).div_(high - low)
 
 
-def panes(numbers: Draws, h: int, w: int, size: int) -> Tensor:
+def ice_pieces(numbers: Draws, h: int, w: int, size: int) -> Tensor:
     """Pieces of ice [N, 3, H, W] in [0, 1].
 
     For each photograph we measured, on pieces of 32 × 32 (after its reduction to a fifth) and of 224 × 224: the mean
