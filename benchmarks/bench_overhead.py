@@ -1,6 +1,6 @@
-"""The time that `calibrant bench` and its store add to the steps themselves, and `bench status` over many cells.
+"""The time that `calibrant bench` and its store add to the steps themselves.
 
-    python -m benchmarks.bench_overhead [--seeds 3] [--cells 10000]
+    python -m benchmarks.bench_overhead [--seeds 3]
 
 The steps train a network on digits for a few seconds and measure it, in this process. The steps' own time is that of
 `train` and of measuring. All the rest, from planning the graph to writing cells and logits, is overhead.
@@ -8,7 +8,6 @@ The steps train a network on digits for a few seconds and measure it, in this pr
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +20,9 @@ from benchmarks.side_by_side import options, timed
 from calibrant.bench import measure, steps, train
 from calibrant.bench.place import Place
 from calibrant.bench.run import run
-from calibrant.bench.store import FOLDER, Store
-from calibrant.bench.tables import row_statuses
+from calibrant.bench.store import Store
 from calibrant.executors import InProcess
-from calibrant.papers import PAPERS, Experiment, experiments
+from calibrant.papers import Experiment
 from calibrant.training import How
 from calibrant.training import read as recipe
 
@@ -69,29 +67,14 @@ def overhead(seeds: int) -> tuple[float, dict[str, float]]:
     return whole, spent
 
 
-def status(cells: int) -> float:
-    """Processor seconds of `bench status` over this many copies of one measured cell, each under another seed."""
-    with TemporaryDirectory() as folder:
-        place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
-        rows = [e for name in PAPERS for e in experiments(name)]
-        [made] = run([DIGITS], [0], 1, place, InProcess()).cells
-        (place.results / FOLDER).mkdir(exist_ok=True)
-        for i in range(cells):
-            key = hashlib.sha256(str(i).encode()).hexdigest()
-            row = rows[i % len(rows)]
-            place.store.write(replace(made, key=key, seed=i // len(rows), experiment=row.name))
-        return timed(lambda: row_statuses(rows, place.store))[1]
-
-
 def main() -> None:
-    asked = options(__doc__, seeds=3, cells=10_000)
+    asked = options(__doc__, seeds=3)
     whole, spent = overhead(asked.seeds)
     own = spent["train"] + spent["measured"] - spent["keep_logits"]
     print(f"{asked.seeds} cells of digits: {whole:.2f} s, of which trainings and measuring {own:.2f} s")
     print(f"added: {1000 * (whole - own) / asked.seeds:.0f} ms a cell, {(whole - own) / own:.2%} (target: below 1%)")
     print(f"of this: writing cells {1000 * spent['write'] / asked.seeds:.0f} ms, logits "
           f"{1000 * spent['keep_logits'] / asked.seeds:.0f} ms")  # fmt: skip
-    print(f"`bench status` over {asked.cells} cells: {status(asked.cells):.1f} s of processor time (target: about 3)")
 
 
 if __name__ == "__main__":

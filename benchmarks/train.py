@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.side_by_side import options, wait
+from benchmarks.side_by_side import options, timed
 from calibrant.data import Data, Part
 from calibrant.nn import build
 from calibrant.training.loop import Loop
@@ -33,6 +33,9 @@ from calibrant.training.recipe import Recipe
 from calibrant.training.recipes import RECIPES
 from calibrant.training.run import How, make_fabric
 from calibrant.types import Split
+
+Run = Callable[[], int]
+"""Runs some steps, and returns the number of images seen."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def recipe(setting: Setting, engine: str) -> Recipe:
     return base.with_settings(changed)
 
 
-def ours(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
+def ours(setting: Setting, engine: str) -> Run:
     """A call that runs one epoch of our loop; the first call also captures or compiles."""
     chosen = recipe(setting, engine)
     parts = {
@@ -71,18 +74,17 @@ def ours(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
     loop = Loop(chosen, data, make_fabric(chosen, How(device=setting.device)), networks(chosen, data))
     epoch = iter(range(10**6))
 
-    def run() -> tuple[int, float]:
+    def run() -> int:
         for m in loop.members:
             m.model.train()
-        start = _now(setting)
         losses, _, seen = loop._steps(next(epoch), time.perf_counter())
         float(losses.sum())  # waits for the device
-        return seen, _now(setting) - start
+        return seen
 
     return run
 
 
-def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
+def bare(setting: Setting, engine: str) -> Run:
     """A call that runs as many steps on one resident batch."""
     device = torch.device(setting.device)
     model = build(setting.network, classes=10).to(device).train()
@@ -117,35 +119,22 @@ def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
 
     kept = (step, model, x, y, optimiser)  # a graph does not own the tensors that it reads and writes
 
-    def run() -> tuple[int, float]:
+    def run() -> int:
         assert kept
-        start = _now(setting)
         for _ in range(setting.steps):
             replay()
-        wait(setting.device)
-        return setting.batch * setting.steps, _now(setting) - start
+        return setting.batch * setting.steps
 
     return run
 
 
-CLOCK = time.perf_counter
-
-
-def _now(setting: Setting) -> float:
-    wait(setting.device)
-    return CLOCK()
-
-
-Run = Callable[[], tuple[int, float]]
-
-
-def rate(run: Run) -> float:
-    seen, seconds = run()
-    return seen / seconds
-
-
-def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, Any]:
+def measure(setting: Setting, engines: Sequence[str], rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     """Time bare, ours, bare, ours, …, bare: the best rate of each, and the median of the ratios."""
+
+    def rate(run: Run) -> float:
+        seen, seconds = timed(run, setting.device, clock)
+        return float(seen / seconds)
+
     sides: dict[str, tuple[Run, Run]] = {e: (ours(setting, e), bare(setting, e)) for e in engines}
     for pair in sides.values():
         for run in pair:
@@ -168,27 +157,17 @@ def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, 
 
 def main() -> None:
     a = options(
-        __doc__,
-        device="cpu",
-        networks="",
-        batches="",
-        engines="",
-        steps=0,
-        rounds=7,
-        clock="wall",
-        float32=False,
+        __doc__, device="cpu", networks="", batches="", engines="", steps=0, rounds=7, clock="wall", float32=False
     )
     cuda = a.device == "cuda"
     torch.backends.cudnn.benchmark = cuda  # for both sides
-    if a.clock == "cpu":
-        globals()["CLOCK"] = time.process_time
     batches = [int(b) for b in (a.batches or ("512,128" if cuda else "128")).split(",")]
     engines = (a.engines or ("eager,graph" if cuda else "eager")).split(",")
     names = (a.networks or ("resnet18" if cuda else "resnet20,cifar_cnn")).split(",")
     base = Setting("", 0, 0, a.device, cuda and not a.float32, cuda)
     for name, batch in product(names, batches):
         setting = replace(base, network=name, batch=batch, steps=a.steps or (200 if cuda else 6))
-        result = measure(setting, engines, a.rounds)
+        result = measure(setting, engines, a.rounds, time.process_time if a.clock == "cpu" else time.perf_counter)
         print(f"\n{setting.network}, batch {batch}, {setting.steps} steps, {a.device}, {a.clock} clock")
         for name, rate in result["images_per_second"].items():
             print(f"  {name:<20} {rate:>12,.0f} images/s")

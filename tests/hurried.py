@@ -9,10 +9,9 @@ import pytest
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit's advice and the automatic choice try a few calibrators only, and intervals are rough."""
-    from calibrant.cli import audit_advice
     from calibrant.posthoc.auto import Auto
 
-    monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
+    monkeypatch.setattr("calibrant.cli.audit.BUDGET", 0.2)
     monkeypatch.setattr(Auto, "__init__", partialmethod(Auto.__init__, budget=0.5))
     few_replicates(monkeypatch)
 

@@ -220,8 +220,8 @@ def loaded(*words):
     assert run([*words]) == 0
     return [m for m in sys.modules if m.startswith("calibrant.")]
 plain = loaded("audit", "p.npz", "--no-intervals")
-from calibrant.cli import audit_advice
-audit_advice.BUDGET = 0.2  # seconds; the advice need not be good
+from calibrant.cli import audit
+audit.BUDGET = 0.2  # seconds; the advice need not be good
 page = loaded("audit", "p.npz", "--html", "r.html")
 print(json.dumps([heavy, reached, plain, page, "matplotlib.pyplot" in sys.modules]))
 """

@@ -16,7 +16,7 @@ from calibrant.functional.scores import reduce
 from calibrant.functional.settings import kinds_of
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES, Calibrator, load
 from calibrant.posthoc.map import FittedMap, promises_label
-from calibrant.types import Predictions
+from tests.posthoc.simulated import simulated
 
 
 def variants() -> list[tuple[str, Calibrator]]:
@@ -43,14 +43,6 @@ SMOOTH = (
 )
 
 
-def sample(n: int = 1500, k: int = 4, scale: float = 1.0, seed: int = 0) -> Predictions:
-    """Logits whose softmax is the truth, then multiplied by `scale`."""
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions(z * scale, y, split="calibration")
-
-
 @pytest.fixture(scope="module")
 def fitted() -> dict[str, FittedMap]:
     return {}
@@ -59,38 +51,38 @@ def fitted() -> dict[str, FittedMap]:
 def fit(calibrator: Calibrator, cache: dict[str, FittedMap]) -> FittedMap:
     key = repr(calibrator)
     if key not in cache:
-        cache[key] = calibrator.fit(sample(scale=2.0))
+        cache[key] = calibrator.fit(simulated(1500, scale=2.0))
     return cache[key]
 
 
 @each
 def test_shape_dtype_and_finiteness(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    new = sample(200, seed=1, scale=2.0)
+    new = simulated(200, seed=1, scale=2.0)
     assert new.logits is not None
     for z in (new.logits, new.logits.float()):
         out = fit(calibrator, fitted)(z)
         assert out.shape == z.shape and out.dtype == torch.float64 and bool(torch.isfinite(out).all())
     after = fit(calibrator, fitted).predictions(new)
     assert after.n == new.n and after.origin == new.fingerprint()
-    assert after.fitted_on == sample(scale=2.0).fingerprint()
+    assert after.fitted_on == simulated(1500, scale=2.0).fingerprint()
 
 
 @each
 def test_label_is_kept_if_promised(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    m, new = fit(calibrator, fitted), sample(2000, seed=2, scale=2.0)
+    m, new = fit(calibrator, fitted), simulated(2000, seed=2, scale=2.0)
     if promises_label(m):
         assert torch.equal(reduce(m.predictions(new)).predicted, reduce(new).predicted)
 
 
 @each
 def test_it_helps_when_overconfident_and_leaves_calibrated_alone(calibrator: Calibrator) -> None:
-    big = sample(6000)
+    big = simulated(6000)
     m = calibrator.fit(big)
-    new = sample(4000, seed=3)
+    new = simulated(4000, seed=3)
     before, after = reduce(new), reduce(m.predictions(new))
     assert float((after.confidence - before.confidence).abs().mean()) < 0.04
-    loud = calibrator.fit(sample(6000, scale=3.0))
-    test = sample(4000, seed=4, scale=3.0)
+    loud = calibrator.fit(simulated(6000, scale=3.0))
+    test = simulated(4000, seed=4, scale=3.0)
     before, after = reduce(test), reduce(loud.predictions(test))
     assert after.log_p_label is not None and before.log_p_label is not None
     assert -after.log_p_label.mean() < -before.log_p_label.mean() - 0.05
@@ -98,7 +90,7 @@ def test_it_helps_when_overconfident_and_leaves_calibrated_alone(calibrator: Cal
 
 @each
 def test_saturated_logits(calibrator: Calibrator) -> None:
-    p = sample(800, scale=1e4)
+    p = simulated(800, scale=1e4)
     m = calibrator.fit(p)
     assert p.logits is not None
     extremes = torch.tensor([[1e4, -1e4, 0, 0], [0, 0, 0, 0], [-1e4, -1e4, -1e4, 1e4]], dtype=torch.float32)
@@ -127,7 +119,7 @@ def test_probabilities_of_exactly_zero_and_one_and_impossible_classes(calibrator
 
 @each
 def test_fit_with_impossible_classes_among_the_logits(calibrator: Calibrator) -> None:
-    p = sample(700, scale=2.0)
+    p = simulated(700, scale=2.0)
     assert p.logits is not None
     z = p.logits.clone()
     row = torch.arange(100)
@@ -139,7 +131,7 @@ def test_fit_with_impossible_classes_among_the_logits(calibrator: Calibrator) ->
 @pytest.mark.parametrize("calibrator", [c for _, c in variants() if c.name in SMOOTH], ids=lambda c: str(c.name))
 def test_items_whose_label_is_impossible_do_not_decide_a_smooth_map(calibrator: Calibrator) -> None:
     """Their NLL is infinite after every map, so the fit is that of the other items."""
-    p = sample(700, scale=2.0)
+    p = simulated(700, scale=2.0)
     assert p.logits is not None
     z = p.logits.clone()
     z[torch.arange(9), p.labels[:9]] = -torch.inf
@@ -150,7 +142,7 @@ def test_items_whose_label_is_impossible_do_not_decide_a_smooth_map(calibrator: 
 
 @each
 def test_permutation_of_classes(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    p = sample(scale=2.0)
+    p = simulated(1500, scale=2.0)
     assert p.logits is not None
     permutation = torch.tensor([2, 0, 3, 1])
     inverse = torch.argsort(permutation)
@@ -162,9 +154,9 @@ def test_permutation_of_classes(calibrator: Calibrator, fitted: dict[str, Fitted
 
 @each
 def test_row_order_does_not_matter(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    p = sample(scale=2.0)
+    p = simulated(1500, scale=2.0)
     shuffled = p.take(torch.randperm(p.n, generator=torch.Generator().manual_seed(6)))
-    new = sample(300, seed=7, scale=2.0)
+    new = simulated(300, seed=7, scale=2.0)
     a, b = (reduce(m.predictions(new)).confidence for m in (fit(calibrator, fitted), calibrator.fit(shuffled)))
     assert torch.allclose(a, b, atol=1e-5)
 
@@ -176,7 +168,7 @@ def test_disk_round_trip_is_bit_for_bit(calibrator: Calibrator, fitted: dict[str
     assert type(again) is type(m) and again.settings() == m.settings()
     for name, tensor in m.tensors().items():
         assert same_bits(tensor, again.tensors()[name])
-    new = sample(300, seed=8, scale=2.0)
+    new = simulated(300, seed=8, scale=2.0)
     assert new.logits is not None
     assert same_bits(m(new.logits), again(new.logits))
     assert same_bits(reduce(m.predictions(new)).confidence, reduce(again.predictions(new)).confidence)
@@ -185,7 +177,7 @@ def test_disk_round_trip_is_bit_for_bit(calibrator: Calibrator, fitted: dict[str
 
 @each
 def test_same_data_gives_the_same_map_and_no_global_randomness(calibrator: Calibrator) -> None:
-    p = sample(500, scale=2.0)
+    p = simulated(500, scale=2.0)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     a = calibrator.fit(p)
@@ -198,7 +190,7 @@ def test_same_data_gives_the_same_map_and_no_global_randomness(calibrator: Calib
 
 @each
 def test_members_give_one_prediction_per_item(calibrator: Calibrator) -> None:
-    p = sample(600, scale=2.0)
+    p = simulated(600, scale=2.0)
     assert p.logits is not None
     noise = torch.randn(3, 600, 4, generator=torch.Generator().manual_seed(9))
     m = calibrator.fit(calibrant.predictions(p.logits[None] + noise, p.labels))
@@ -209,7 +201,7 @@ def test_members_give_one_prediction_per_item(calibrator: Calibrator) -> None:
 @each
 def test_a_class_absent_from_the_calibration_set(calibrator: Calibrator) -> None:
     """Works where it can, else names method and reason."""
-    p = sample(800, scale=2.0)
+    p = simulated(800, scale=2.0)
     p = p.take((p.labels != 2).nonzero()[:, 0])
     try:
         m = calibrator.fit(p)
@@ -222,7 +214,7 @@ def test_a_class_absent_from_the_calibration_set(calibrator: Calibrator) -> None
 
 @each
 def test_two_classes(calibrator: Calibrator) -> None:
-    p = sample(800, k=2, scale=2.0)
+    p = simulated(800, k=2, scale=2.0)
     m = calibrator.fit(p)
     assert p.logits is not None and m(p.logits).shape == (800, 2)
 

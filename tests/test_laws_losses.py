@@ -115,15 +115,6 @@ def test_neutral_setting_is_cross_entropy_to_the_bit(name: str, logits: Tensor, 
         torch.testing.assert_close(*(torch.autograd.grad(loss.sum(), z)[0] for loss in (there, here)))
 
 
-def test_cross_entropy_is_torchs(logits: Tensor, q: Tensor) -> None:
-    weights = (0.5, 1.0, 2.0, 3.0, 0.1)
-    ours = per_item("cross_entropy", weight=weights)(logits, q)
-    theirs = torch.nn.functional.cross_entropy(
-        logits, q, weight=torch.tensor(weights, dtype=torch.float64), reduction="none"
-    )
-    torch.testing.assert_close(ours, theirs)
-
-
 TORCH = torch.nn.functional.cross_entropy
 WEIGHTS = (0.5, 1.0, 2.0, 3.0, 0.1)
 
@@ -161,7 +152,7 @@ def test_compiled_losses_are_one_graph(logits: Tensor, q: Tensor) -> None:
     def each(z: Tensor, target: Tensor) -> Tensor:
         return torch.stack([loss(z, target) for loss in losses])
 
-    compiled = torch.compile(each, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(each, fullgraph=True, backend="eager")
     for target in (q, torch.tensor([0, 1, 2, 3, 4, 3, -100])):
         z = logits.clone().requires_grad_()
         values = [f(z, target) for f in (compiled, each)]
@@ -337,18 +328,13 @@ def test_penalty_is_stable_at_the_ends(name: str, settings: Any, loop: Any, dtyp
         assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["lp_norm", "entropy"])
-def test_a_weight_of_two_is_two_items(name: str, logits: Tensor, q: Tensor) -> None:
-    twice = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
-    weighted = PENALTIES[name]()(logits, Batch(q, None, torch.arange(N), torch.tensor([2.0, 1, 1, 1, 1, 1, 1])))
-    torch.testing.assert_close(weighted, PENALTIES[name]()(logits[twice], Batch(q[twice], None, twice)))
-
-
-@pytest.mark.parametrize("balanced", [False, True])
-def test_a_weight_of_two_is_two_items_to_mmce_too(balanced: bool, logits: Tensor, batch: Batch) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"), [("lp_norm", {}), ("entropy", {}), ("mmce", {}), ("mmce", {"balanced": True})]
+)
+def test_a_weight_of_two_is_two_items(name: str, settings: Any, logits: Tensor, batch: Batch) -> None:
     assert batch.labels is not None
     twice = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
-    penalty, weight = PENALTIES["mmce"](balanced=balanced), torch.tensor([2.0, 1, 1, 1, 1, 1, 1])
+    penalty, weight = PENALTIES[name](**settings), torch.tensor([2.0, 1, 1, 1, 1, 1, 1])
     weighted = penalty(logits, Batch(batch.q, batch.labels, batch.index, weight))
     torch.testing.assert_close(weighted, penalty(logits[twice], Batch(batch.q[twice], batch.labels[twice], twice)))
 

@@ -13,8 +13,7 @@ import scipy.stats
 from calibrant import files
 from calibrant.bench import Cell, Store
 from calibrant.bench.measure import blank
-from calibrant.bench.run import measure
-from calibrant.bench.seeds import groups, interval, moments, within
+from calibrant.bench.seeds import interval, moments, within
 from calibrant.bench.tables import compared, lines, row_statuses
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
@@ -26,8 +25,8 @@ from calibrant.papers.reported import SAME_ROW
 from calibrant.training import How, Selection
 from calibrant.training import read as recipe
 from calibrant.training.settings import Choice
+from tests.bench.measuring import measure
 
-QUIET = How(device="cpu", quiet=True)
 EXPERIMENT = Experiment(
     paper="test",
     table="t1",
@@ -75,7 +74,7 @@ def test_a_key_depends_only_on_the_settings() -> None:
 
 def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
-    cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
+    cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs")
     path = store.path(cell.key)
     assert cell == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
     assert store.read(path) == [cell]
@@ -83,12 +82,13 @@ def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
     assert (of_paper["reported"], of_paper["measured"]) == (0.0095, cell.measured["temperature"]["ece"])
     assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(json.loads(path.read_text()))
     test = files.read(store.logits(cell.extras["run"], "test"))
-    report = evaluate(test, intervals=False)
-    for name in ("ece", "auroc", "nll", "accuracy"):
+    report = evaluate(test, metrics=EXPERIMENT.metrics)
+    for name in EXPERIMENT.metrics:
         assert cell.measured[AS_TRAINED][name] == pytest.approx(report[name].value)
+        assert cell.intervals[AS_TRAINED][name] == pytest.approx((report[name].low, report[name].high))
     assert cell.extras["temperature"] > 0
     before = path.read_bytes()
-    assert measure(EXPERIMENT, 0, "small", store, tmp_path / "nowhere", QUIET) == cell
+    assert measure(EXPERIMENT, 0, "small", store, tmp_path / "nowhere") == cell
     assert path.read_bytes() == before and not (tmp_path / "nowhere").exists()
 
 
@@ -96,27 +96,21 @@ def test_a_failed_run_is_stored_and_tried_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     wild = replace(EXPERIMENT, recipe=EXPERIMENT.recipe.with_settings({"optimiser": {"name": "sgd", "lr": 1e30}}))
     with pytest.raises(DivergedError):
-        measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
+        measure(wild, 0, "small", store, tmp_path / "runs")
     found = store.find(wild, 0, "small")
     assert found is not None and found.status == "failed" and found.error is not None and "items" in found.error
     assert row_statuses([wild], store, 1, "small")[0].failed == 1
     with pytest.raises(DivergedError):
-        measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
+        measure(wild, 0, "small", store, tmp_path / "runs")
 
 
-def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results")
-    measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET, overrides={"batch": 32})
-    assert store.find(EXPERIMENT, 0, "small") is None
-    [row] = row_statuses([EXPERIMENT], store)
-    assert (row.scale, row.done, row.exact, row.wanted) == ("5of20b32", 1, 0, 2)
-    [none] = row_statuses([EXPERIMENT], store, scale="small")
-    assert (none.scale, none.done) == ("5of20", 0), "what was asked for is shown, with nothing in it"
-
-
-def test_an_unknown_shift_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_unknown_shifts_and_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CalibrantError, match="unknown shift 'fog'.*corruptions"):
-        measure(replace(EXPERIMENT, shifts=("fog",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+        measure(replace(EXPERIMENT, shifts=("fog",)), 0, "smoke", Store(tmp_path), tmp_path)
+    assert not list(tmp_path.iterdir()), "before anything is trained"
+    wrong = replace(EXPERIMENT, ensembles=(Choice("pep", {"member": 3}),))
+    with pytest.raises(CalibrantError, match="members"):
+        measure(wrong, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs")
 
 
 def test_missing_data_is_not_a_failed_run(tmp_path: Path) -> None:
@@ -126,34 +120,11 @@ def test_missing_data_is_not_a_failed_run(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists() and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("ensemble", "network"),
-    [
-        (Choice("dropout", {"members": 4}), ["network.dropout=0.3"]),
-        (Choice("pep", {"members": 3, "sigma": 0.01}), []),
-        (Choice("swa", {"epochs": 3}), []),
-    ],
-)
-def test_an_ensemble_is_measured_beside_its_network(tmp_path: Path, ensemble: Choice, network: list[str]) -> None:
-    experiment = replace(
-        EXPERIMENT,
-        ensembles=(ensemble,),
-        recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", *network]),
-    )
-    found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
-    name = ensemble.name
-    assert set(found.measured) == {AS_TRAINED, "temperature", name, f"{name}+temperature"}
-    assert found.measured[name]["nll"] != found.measured[AS_TRAINED]["nll"]
-    with pytest.raises(CalibrantError, match="members"):
-        wrong = replace(experiment, ensembles=(Choice(name, {"member": 3}),))
-        measure(wrong, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
-
-
 def test_a_calibrator_with_options_has_them_in_its_variant(tmp_path: Path) -> None:
     """RC does not name the criterion of its search of T, so both are run; DS fixes T = 1.5."""
     searched, fixed = Choice("temperature", {"objective": "ece"}), Choice("temperature", {"T": 1.5})
     experiment = replace(EXPERIMENT, calibrators=("temperature", searched, fixed))
-    found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs")
     names = ["temperature", "temperature[objective=ece]", "temperature[T=1.5]"]
     assert list(found.measured) == [AS_TRAINED, *names] and found.extras[names[2]] == 1.5
     calibration, test = (
@@ -169,19 +140,6 @@ def test_a_calibrator_with_options_has_them_in_its_variant(tmp_path: Path) -> No
     assert experiment.key(0, "small") != EXPERIMENT.key(0, "small")
 
 
-def test_confidence_models_are_measured_on_the_features_of_the_run(tmp_path: Path) -> None:
-    experiment = replace(EXPERIMENT, calibrators=("confidnet", "trust_score"))
-    store = Store(tmp_path / "results")
-    found = measure(experiment, 0, "small", store, tmp_path / "runs", QUIET)
-    assert set(found.measured) == {AS_TRAINED, "confidnet", "trust_score"}
-    auroc = {name: row["auroc"] for name, row in found.measured.items()}
-    assert auroc["confidnet"] > auroc[AS_TRAINED] - 0.02 and auroc["trust_score"] != auroc[AS_TRAINED]
-    assert files.read(store.logits(found.extras["run"], "test")).features is None
-    both = replace(experiment, recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", "members=2"]))
-    with pytest.raises(InputError, match="features are of one network"):
-        measure(both, 0, "small", store, tmp_path / "runs", QUIET)
-
-
 def test_a_selection_is_measured_beside_the_oracle_choice(tmp_path: Path) -> None:
     grid = Selection({"loss.gamma": (0.0, 9.0)}, "ece", "validation")
     base = recipe("digits/focal", ["network.hidden=[16]", "epochs=20"])
@@ -191,7 +149,6 @@ def test_a_selection_is_measured_beside_the_oracle_choice(tmp_path: Path) -> Non
         "small",
         Store(tmp_path / "results"),
         tmp_path / "runs",
-        QUIET,
     )
     said = found.extras["selection"]
     assert said["points"] == 2 and said["split"] == "validation" and said["oracle"] is False
@@ -200,15 +157,6 @@ def test_a_selection_is_measured_beside_the_oracle_choice(tmp_path: Path) -> Non
     best = min(v["ece"] for k, v in found.measured.items() if k in (AS_TRAINED, "oracle") and v["ece"] is not None)
     assert found.measured.get("oracle", found.measured[AS_TRAINED])["ece"] == best
     assert found.extras["epochs"] == 10
-
-
-def test_every_number_has_the_interval_of_its_items(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results")
-    found = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
-    test = files.read(store.logits(found.extras["run"], "test"))
-    report = evaluate(test, metrics=EXPERIMENT.metrics)
-    for name in EXPERIMENT.metrics:
-        assert found.intervals[AS_TRAINED][name] == pytest.approx((report[name].low, report[name].high))
 
 
 def cell(name: str, seed: int, ece: float | None, status: str = "done") -> Cell:
@@ -297,14 +245,6 @@ def test_a_file_that_is_not_a_cell_is_reported(tmp_path: Path) -> None:
             list(Store(tmp_path).cells())
 
 
-def test_experiments_by_name() -> None:
-    assert [e.row for e in experiments("rc/table1/cifar10_focal")] == ["cifar10_focal"]
-    for wrong, near in (("rcc", "'rc'"), ("rc/tabel1", "'rc/table1'"), ("rc/table1/cifar10_fokal", "cifar10_focal")):
-        with pytest.raises(CalibrantError) as caught:
-            experiments(wrong)
-        assert near in str(caught.value)
-
-
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     paper = replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT, replace(EXPERIMENT, row="other")))
@@ -379,36 +319,16 @@ def test_an_interval_names_what_was_resampled(tmp_path: Path, capsys: pytest.Cap
 def test_a_shifted_set_is_measured_with_the_calibrators_of_clean_data(tmp_path: Path) -> None:
     """As in DS Table 3. The shifted items are those of the test set, so the numbers must be equal."""
     moved = replace(EXPERIMENT, shifts=("digits",), calibrators=("temperature",))
-    cell = measure(moved, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    cell = measure(moved, 0, "small", Store(tmp_path / "results"), tmp_path / "runs")
     for shifted, clean in (("digits", "as_trained"), ("digits+temperature", "temperature")):
         for name, value in cell.measured[clean].items():
             assert cell.measured[shifted][name] == pytest.approx(value, abs=1e-6), (shifted, name)
     with pytest.raises(InputError, match="not the same task"):
-        measure(replace(EXPERIMENT, shifts=("digits[0-4]",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+        measure(replace(EXPERIMENT, shifts=("digits[0-4]",)), 0, "smoke", Store(tmp_path), tmp_path)
     table = experiments("ds/table3/vgg16_baseline")[0]
     assert (
         table.shifts == ("cifar10_1", "cifar10_2") and table.reported["cifar10_2+temperature[T=1.5]"]["ece"] == 0.1307
     )
-
-
-def test_two_cells_of_one_seed_are_one_seed() -> None:
-    """The cells differ only in settings that do not separate trainings, such as the calibrators."""
-    more = replace(cell("a", 0, 0.1), key="f" * 12, settings={"calibrators": ["temperature"]})
-    for cells in ([cell("a", 0, 0.1), more, cell("a", 1, 0.3)], [cell("a", 0, 0.1)] * 3 + [cell("a", 1, 0.3)]):
-        [line] = lines(cells)
-        assert (line.mean, line.seeds) == (pytest.approx(0.2), 2)
-        [group] = groups(cells, ["a"])
-        assert sorted(group.runs["a"]) == [0, 1]
-
-
-def test_a_row_requested_twice_is_measured_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT,)))
-    words = ["test/t1/digits", "test", "--seeds", "2", "--device", "cpu", "--epochs", "1"]
-    assert run(["bench", "run", *words]) == 0
-    assert "test/t1/digits (2 seeds, scale 1of20" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -456,15 +376,3 @@ def test_status_counts_only_cells_at_the_settings_of_their_row(
     free = replace(EXPERIMENT, unprinted=("optimiser.weight_decay",))
     monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(free,)))
     assert status("free", decayed) == "2/2 done"
-
-
-def test_rc_cells_have_their_weight_decay_as_a_caveat() -> None:
-    """The cells have another weight decay than our recipe, and the paper prints none: it is a caveat, but there is a
-    verdict."""
-    store = Store(Path(__file__).resolve().parents[2] / "results")
-    for c in store.cells("rc"):
-        own = next(e for e in PAPERS["rc"].experiments if e.name == c.experiment).recipe.optimiser.weight_decay
-        decay = c.settings["recipe"]["optimiser"]["weight_decay"]
-        assert (f"weight_decay {decay:g} instead of {own:g}, which" in c.note) == (decay != own), c.experiment
-    [row] = row_statuses(experiments("rc/table1/news20_focal"), store, 3)
-    assert row.scale == "paper" and row.exact == row.done > 0

@@ -12,7 +12,7 @@ from calibrant import files
 from calibrant.bench import Store
 from calibrant.bench.downloaded import Downloaded
 from calibrant.bench.place import Place
-from calibrant.bench.run import graph, measure
+from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict, trained
 from calibrant.data import load
 from calibrant.errors import FileError
@@ -21,18 +21,11 @@ from calibrant.papers.experiment import SMOKE_SIZES
 from calibrant.training import How
 from calibrant.training.networks import network_of
 from calibrant.types import Split
+from tests.bench.measuring import measure
 from tests.bench.stand_ins import publish, stand_in
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 ROWS = experiments("pep/networks")
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda e: e.row)
-def test_the_store_has_the_cells_of_published_networks(row: str) -> None:
-    cells = [Store(RESULTS).find(row, seed, "paper") for seed in range(3)]
-    for cell in cells:
-        assert cell is not None and cell.status == "done"
-        assert {"as_trained", "temperature", "pep", "pep+temperature"} == set(cell.measured)
 
 
 def test_nothing_is_trained_and_each_seed_is_another_halving(tmp_path: Path) -> None:

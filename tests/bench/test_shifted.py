@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from calibrant.bench import Store, robustness
+from calibrant.bench import Store
 from calibrant.bench.place import Place
-from calibrant.bench.run import graph, measure
+from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict
 from calibrant.bench.train import Train
 from calibrant.bench.video import measured as video
@@ -26,14 +25,13 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.nn import build
 from calibrant.papers import AS_TRAINED, Experiment, experiments
 from calibrant.shifts import SUBSETS, corrupt
-from calibrant.training import How
 from calibrant.training import load as load_run
 from calibrant.training import read as recipe
 from calibrant.training.run_folder import Trained
 from calibrant.training.settings import Choice
 from calibrant.types import Split
+from tests.bench.measuring import measure
 
-QUIET = How(device="cpu", quiet=True)
 PLAIN = Experiment(
     "test",
     "t1",
@@ -45,13 +43,13 @@ PLAIN = Experiment(
 
 
 def here(tmp_path: Path) -> Place:
-    return Place(tmp_path / "results", tmp_path / "runs", QUIET)
+    return Place(tmp_path / "results", tmp_path / "runs")
 
 
 def test_corruptions_are_measured_of_the_network_its_ensemble_and_after_a_calibrator(tmp_path: Path) -> None:
     dropout = Choice("dropout", {"members": 3})
     asked = replace(PLAIN, shifts=("corruptions",), ensembles=(dropout,))
-    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs")
     sets = ["corruptions", "corruptions_15", *(f"intensity_{s}" for s in range(1, 6))]
     variants = ["", "+temperature", "+dropout", "+dropout+temperature"]
     clean = {AS_TRAINED, "temperature", "dropout", "dropout+temperature"}
@@ -92,13 +90,13 @@ def test_a_pool_is_one_predictor_with_the_variance_of_its_trainings(tmp_path: Pa
     assert cell.measured[AS_TRAINED]["variance"] == pytest.approx(np.var(p, axis=0, ddof=1).mean())
     assert {"variance", "ece"} <= set(cell.measured["corruptions"]) and "variance" in cell.measured["intensity_3"]
     with pytest.raises(InputError, match="no ensembles"):
-        measure(replace(asked, ensembles=(Choice("pep"),)), 0, "smoke", place.store, place.runs, QUIET)
+        measure(replace(asked, ensembles=(Choice("pep"),)), 0, "smoke", place.store, place.runs)
 
 
 def test_foreign_items_held_out_classes_attacks_and_sequences(tmp_path: Path) -> None:
     few = PLAIN.recipe.with_settings({"data.name": "digits[0-4]"})
     asked = replace(PLAIN, recipe=few, shifts=("ood", "attack:fgsm", "perturbations"))
-    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs")
     for variant in (AS_TRAINED, "temperature"):
         assert {"entropy_kl", "auroc_entropy", "nll"} <= set(cell.measured[variant])
     attack = cell.measured["attack_fgsm"]
@@ -153,7 +151,7 @@ def test_the_training_items_are_measured_without_augmentation(tmp_path: Path) ->
     moved = PLAIN.recipe.with_settings({"augment": {"crop_padding": 2, "flip": True}})
     dropout = Choice("dropout", {"members": 2})
     asked = replace(PLAIN, recipe=moved, shifts=("train",), ensembles=(dropout,))
-    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs")
     sets = ("", "train")
     found = {"+".join(filter(None, (s, e, c))) for s in sets for e in ("", "dropout") for c in ("", "temperature")}
     assert set(cell.measured) == found - {""} | {AS_TRAINED}
@@ -167,17 +165,7 @@ def test_the_training_items_are_measured_without_augmentation(tmp_path: Path) ->
     assert cell.measured["train"]["nll"] == pytest.approx(nll, rel=1e-5)
     assert cell.measured["train+dropout"]["nll"] != cell.measured["train"]["nll"]
     with pytest.raises(InputError, match="data sets of its own"):
-        measure(replace(asked, ensembles=(), pool=2), 0, "smoke", Store(tmp_path / "results"), tmp_path, QUIET)
-
-
-def test_the_training_numbers_of_table_c1_and_section_e1_have_rows_that_share_their_trainings() -> None:
-    rows = {e.row: e for e in experiments("ss/training")}
-    assert rows["vgg16_mlp"].reported == {"train+dropout": {"nll": 0.5492, "accuracy": 1 - 0.131, "ece": 0.138}}
-    assert rows["resnet18_smooth"].reported == {"train+dropout": {"nll": 0.0194}}
-    [head], [smooth] = (
-        experiments(f"ss/{n}") for n in ("table_c1/vgg16_mlp", "table_e1/cifar100_resnet18_dropout_smooth")
-    )
-    assert rows["vgg16_mlp"].recipe == head.recipe and rows["resnet18_smooth"].recipe == smooth.recipe
+        measure(replace(asked, ensembles=(), pool=2), 0, "smoke", Store(tmp_path / "results"), tmp_path)
 
 
 def test_the_shifts_of_a_network_are_predicted_once_for_all_rows(tmp_path: Path) -> None:
@@ -188,25 +176,3 @@ def test_the_shifts_of_a_network_are_predicted_once_for_all_rows(tmp_path: Path)
     assert [p.ensemble and p.ensemble.name for p in predicted] == [None, "pep", "swa", "swag", "snapshot"]
     everything = [s for s in steps if isinstance(s, Measure)]
     assert all(predicted[0].key in m.needs for m in everything) and len(everything) == len(same)
-
-
-def test_levels_are_equal_parts_ordered_by_robustness(tmp_path: Path) -> None:
-    here = Place(tmp_path / "results", tmp_path / "runs", QUIET)
-    e = Experiment("test", "t", "levels", recipe("digits/cross_entropy", ["network.hidden=[8]"]), shifts=("levels",))
-    cell = measure(e, 0, "smoke", here.store, here.runs, QUIET)
-    [step] = Measure((e,), 0, "smoke", here).predicted[AS_TRAINED]
-    test = read(step.network.folder / "test.npz")
-    found = {name: p for name, p in robustness.parts(step.folder, test) if name.startswith("level_")}
-    assert list(found) == [f"level_{i}" for i in range(10)] and sum(p.n for p in found.values()) == test.n
-    assert max(p.n for p in found.values()) - min(p.n for p in found.values()) <= 1
-    distance = load_file(step.network.folder / "robustness" / "ddn" / "test.safetensors")["distance"]
-    assert test.ids is not None and test.logits is not None
-    place_of = {name: i for i, name in enumerate(test.ids)}
-    reach = 0.0
-    for name, part in found.items():
-        assert part.logits is not None and part.ids is not None
-        right = (part.logits.argmax(1) == part.labels).double().mean()
-        assert cell.measured[name]["accuracy"] == pytest.approx(float(right))
-        far = distance[[place_of[i] for i in part.ids]]
-        assert float(far.min()) >= reach
-        reach = float(far.max())

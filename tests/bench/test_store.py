@@ -19,22 +19,21 @@ from calibrant import files
 from calibrant.bench import Cell, Store, parcel
 from calibrant.bench.place import Place
 from calibrant.bench.plan import plan
-from calibrant.bench.run import measure
 from calibrant.bench.run import run as run_steps
 from calibrant.bench.store import SCHEMA, text
-from calibrant.bench.tables import compared, lines, row_statuses
+from calibrant.bench.tables import lines, row_statuses
 from calibrant.cli import run
 from calibrant.errors import FileError
 from calibrant.executors import InProcess
 from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
-from calibrant.training import How, train
 from calibrant.training import read as recipe
+from calibrant.training import train
 from calibrant.training.recipe import digest
+from tests.bench.measuring import QUIET, measure
 from tests.killed import ENDED, begin
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-QUIET = How(device="cpu", quiet=True)
 EXPERIMENT = Experiment("test", "t1", "digits", recipe("digits/cross_entropy", ["network.hidden=[8]", "epochs=20"]))
 
 
@@ -143,7 +142,7 @@ def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
     made = [EXPERIMENT, replace(EXPERIMENT, row="other", recipe=replace(EXPERIMENT.recipe, batch=32))]
     place = Place(tmp_path / "store", tmp_path / "runs", QUIET)
     for e in made:
-        measure(e, 0, 1, place.store, place.runs, QUIET)
+        measure(e, 0, 1, place.store, place.runs)
     bad = place.store.path(made[0].key(0, 1))
     bad.write_text(bad.read_text().replace('"seed": 0', '"seed": 9', 1))
     edited = bad.read_bytes()
@@ -225,23 +224,6 @@ def test_any_number_of_epochs_is_a_scale(
     assert shown == {"3of20", "5of20"}
     assert run([*words, "--epochs", "3", "--scale", "paper"]) == 2
     assert "--scale and --epochs" in capsys.readouterr().err
-
-
-def test_engines_share_a_key_and_a_training(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results")
-    first = measure(EXPERIMENT, 0, 2, store, tmp_path / "runs", QUIET)
-    compiled = EXPERIMENT.changed({"engine": "compile"})
-    assert compiled.key(0, 2) == EXPERIMENT.key(0, 2) and measure(compiled, 0, 2, store, tmp_path, QUIET) == first
-    other = replace(EXPERIMENT, table="t2", calibrators=("temperature",))
-    cell = measure(other, 0, 2, store, tmp_path / "runs", QUIET)
-    assert cell.key != first.key and cell.extras["run"] == first.extras["run"], "one network, two experiments"
-    assert len(list((tmp_path / "runs").iterdir())) == 1
-
-
-def test_differences_do_not_mix_scales() -> None:
-    a = [made("a", 0, 0.1), replace(made("a", 0, 0.5), scale="2of9")]
-    b = [made("b", 0, 0.3), replace(made("b", 0, 0.6), scale="2of9")]
-    assert [(d.scale, pytest.approx(d.mean)) for d in compared("a", "b", a + b)] == [("paper", 0.2), ("2of9", 0.1)]
 
 
 def test_ten_thousand_cells_have_a_status_in_seconds(tmp_path: Path) -> None:
@@ -348,7 +330,7 @@ def test_an_interrupted_training_resumes_from_a_parcel(tmp_path: Path, capsys: p
         if epoch == 3:
             raise KeyboardInterrupt
 
-    measure(EXPERIMENT, 1, 2, store, tmp_path / "runs", QUIET)
+    measure(EXPERIMENT, 1, 2, store, tmp_path / "runs")
     name = long.key()[:12]
     large = tmp_path / "runs" / ("f" * 12) / "checkpoint"
     large.mkdir(parents=True)
@@ -362,8 +344,8 @@ def test_an_interrupted_training_resumes_from_a_parcel(tmp_path: Path, capsys: p
     assert run(["bench", "unpack", out, *words]) == 0
     assert "1 training to resume" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "there").iterdir()] == [name], "what is measured does not travel again"
-    again = measure(EXPERIMENT, 0, 6, Store(tmp_path / "home"), tmp_path / "there", QUIET)
-    calm = measure(EXPERIMENT, 0, 6, Store(tmp_path / "calm"), tmp_path / "calm-runs", QUIET)
+    again = measure(EXPERIMENT, 0, 6, Store(tmp_path / "home"), tmp_path / "there")
+    calm = measure(EXPERIMENT, 0, 6, Store(tmp_path / "calm"), tmp_path / "calm-runs")
     assert again.measured == calm.measured
     rows = (tmp_path / "there" / name / "log.jsonl").read_text().splitlines()
     assert [json.loads(row)["epoch"] for row in rows] == [1, 2, 3, 4, 5, 6]

@@ -78,8 +78,3 @@ def test_pixels_and_top_1_sets_need_no_labels() -> None:
     assert run(["fit", "top.npz", "--method", "isotonic", "-o", "top"]) == 0
     assert run(["apply", "top", "top-new.npz", "-o", "top-out.npz"]) == 0
     assert {"predicted", "confidence"} <= {*np.load("top-out.npz")} and "labels" not in np.load("top-out.npz")
-
-
-def test_a_name_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["apply", "map", "new/z.npz", "--labels-key", "truth", "-o", "out.npz"]) == 2
-    assert "no key 'truth' for labels" in capsys.readouterr().err

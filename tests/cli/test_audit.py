@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import torch
 
 from calibrant import files
-from calibrant.cli import audit_advice, audit_inputs, run
+from calibrant.cli import audit_inputs, run
 from calibrant.display import HEADLINE
 from calibrant.functional.inputs import predictions
 from calibrant.metrics.evaluate import evaluate
@@ -65,38 +63,13 @@ def test_json_is_what_scripts_rely_on(
         assert {"value", "low", "high"} <= set(e) and e["low"] <= e["high"], name
 
 
-def test_no_intervals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intervals_metrics_bins_and_the_seed_are_chosen(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = audited(capsys, "a.npz", "--no-intervals")
     assert all(e["low"] is None and e["high"] is None and e["value"] is not None for e in found["metrics"].values())
-
-
-def test_metrics_bins_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = audited(capsys, "a.npz", "--metrics", "ece, auroc", "--bins", "10", "--seed", "3")
     assert list(found["metrics"]) == ["ece", "auroc"] and found["conventions"]["bins"] == 10
     (again,) = audited(capsys, "a.npz", "--metrics", "ece,auroc", "--bins", "10", "--seed", "3")
     assert again == found
-
-
-def test_every_format_gives_the_same_numbers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    p = files.read("a.npz")
-    assert p.logits is not None
-    for suffix in (".csv", ".parquet", ".safetensors"):
-        files.write(f"a{suffix}", p)
-    np.save("logits.npy", p.logits.numpy())
-    np.save("labels.npy", p.labels.numpy())
-    ways = [["a.npz"], ["a.csv"], ["a.parquet"], ["a.safetensors"], ["logits.npy", "labels.npy"]]
-    ways.append(["logits.npy", "--labels", "labels.npy"])
-    seen = [audited(capsys, *way, "--no-intervals")[0]["metrics"] for way in ways]
-    assert all(m == seen[0] for m in seen)
-
-
-def test_people_get_a_verdict_conventions_and_a_next_step(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["audit", "a.npz"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert re.search(r"overconfident: says \d+(\.\d)?%, is right \d+(\.\d)?%", out)
-    assert "400 items · 4 classes · confidence in the top label · split test" in " ".join(out.split())
-    assert "next: calibrant audit a.npz --advise" in out
 
 
 def test_two_classes_state_which_confidence_is_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,12 +83,10 @@ def test_two_classes_state_which_confidence_is_judged(here: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("gates", "code", "words"),
     [
-        (["ece > 0.9"], 0, []),
+        (["ece > 0.9", "accuracy == 2", "gap.low <= -1"], 0, []),
         (["ece.value < 0.9"], 3, ["'ece.value < 0.9'", "ece.value is 0.", "a.npz"]),
         (["ece.high>0.01", "nll > 100"], 3, ["'ece.high>0.01'", "ece.high is"]),
         (["accuracy >= .0", "gap != 1e-3"], 3, ["'accuracy >= .0'", "'gap != 1e-3'"]),
-        (["accuracy == 2"], 0, []),
-        (["gap.low <= -1"], 0, []),
     ],
 )
 def test_gates(here: Path, capsys: pytest.CaptureFixture[str], gates: list[str], code: int, words: list[str]) -> None:
@@ -135,15 +106,9 @@ def test_a_gate_on_a_missing_value_fails(here: Path, capsys: pytest.CaptureFixtu
     assert "ece.high does not exist (no interval was computed)" in capsys.readouterr().err
 
 
-def test_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run(["audit", "a.npz", "--html", "r.html", "--fail-if", "nll > 0"]) == 3
-    )  # the report is written, then the gate
-    assert "r.html" in capsys.readouterr().out
-    page = (here / "r.html").read_text()
-    assert page.lstrip().lower().startswith("<!doctype html") and "a.npz" in page
-    assert run(["audit", "a.npz", "--html", "none/r.html"]) == 2
-    assert "none does not exist" in capsys.readouterr().err
+def test_the_report_is_written_before_a_gate_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "a.npz", "--html", "r.html", "--no-intervals", "--fail-if", "nll > 0"]) == 3
+    assert "r.html" in capsys.readouterr().out and "a.npz" in (here / "r.html").read_text()
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -152,7 +117,7 @@ def test_before_and_after_on_the_page_are_the_same_items(
 ) -> None:
     """Without --calibration only a half of the items is judged, before and after."""
     told: list[Advice] = []
-    monkeypatch.setattr(audit_advice, "advise", lambda *a, **kw: told.append(advise(*a, **kw)) or told[0])
+    monkeypatch.setattr("calibrant.posthoc.advise.advise", lambda *a, **kw: told.append(advise(*a, **kw)) or told[0])
     write(here / "c.npz", seed=1, split="calibration")
     assert run(["audit", "a.npz", "--html", "r.html", *(["--calibration", "c.npz"] if separate else [])]) == 0
     page = (here / "r.html").read_text("utf-8")
@@ -175,7 +140,7 @@ def test_before_and_after_on_the_page_are_the_same_items(
 
 def test_two_files_side_by_side_with_a_paired_comparison(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(here / "b.npz", sharpness=1.0)
-    assert run(["audit", "a.npz", "b.npz", "--metrics", "nll,ece,accuracy", "--html", "r.html"]) == 0
+    assert run(["audit", "a.npz", "b.npz", "--metrics", "nll,ece,accuracy"]) == 0
     out = capsys.readouterr().out
     assert out.count("a.npz") >= 2 and out.count("b.npz") >= 2
     assert "better" in out or "worse" in out
@@ -184,8 +149,6 @@ def test_two_files_side_by_side_with_a_paired_comparison(here: Path, capsys: pyt
 
 
 def test_reuse_must_be_allowed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dataclasses import replace
-
     p = files.read("a.npz")
     files.write("fitted.npz", replace(p, fitted_on=p.fingerprint(), origin=p.fingerprint()))
     assert run(["audit", "fitted.npz"]) == 2
@@ -212,26 +175,11 @@ def test_large_parquet_is_streamed(
     for name, e in streamed["metrics"].items():
         bound = streamed["extras"]["stream"]["bounds"][name]
         assert abs(e["value"] - whole["metrics"][name]["value"]) <= bound + 1e-12, name
-    (exact,) = audited(capsys, "parts", "--exact")
+    (exact,) = audited(capsys, "parts", "--exact", "--workers", "2")
     assert all(abs(e["value"] - whole["metrics"][n]["value"]) < 1e-12 for n, e in exact["metrics"].items())
     assert run(["audit", "parts", "--html", "r.html"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "streamed in one pass; exact but for" in out and "auroc ±" in out
-    assert run(["audit", "a.npz", "--stream"]) == 2
-    assert "only Parquet" in capsys.readouterr().err
-
-
-def test_workers_give_the_same_numbers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the workers: the number of threads decides the last digit of a sum
-    z = np.random.default_rng(0).normal(size=(500, 3))
-    (here / "parts").mkdir()
-    for i in range(2):
-        pq.write_table(pa.table({"label": np.arange(500) % 3, "logits": list(z)}), here / "parts" / f"{i}.parquet")
-    (one,) = audited(capsys, "parts", "--stream")
-    (two,) = audited(capsys, "parts", "--stream", "--workers", "2")
-    torch.set_num_threads(before)
-    assert one == two
 
 
 def test_names_of_a_top1_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +206,6 @@ def test_calibration_items_need_only_logits_and_labels(here: Path) -> None:
 def test_a_path_that_the_system_refuses_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("no /proc, the folder in which not even root can make a file")
-    assert run(["audit", "a.npz", "--metrics", "accuracy,gap", "--html", "/proc/report.html"]) in (1, 2)
+    assert run(["audit", "a.npz", "--no-intervals", "--html", "/proc/report.html"]) in (1, 2)
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("calibrant: /proc/report.html: ") and err.count("\n") == 1

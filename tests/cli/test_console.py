@@ -57,6 +57,8 @@ def test_a_file_name(said: Said) -> None:
     assert code == 2 and err.count("\n") == 1 and r"a\x1b[31m\n\u202egpj\u009b31m.npz: no such file" in err
     files.write(name, scores())  # type: ignore[arg-type]
     quick = ("--no-intervals", "--metrics", "nll,accuracy,gap")
+    code, out, _ = said("audit", name, "--json", *quick)
+    assert code == 0 and json.loads(out)[0]["file"] == name
     for argv in (("audit", name, *quick), ("audit", name, name, *quick), ("compare", name, name, "--replicates", "20")):
         code, out, _ = said(*argv)
         assert code == 0 and r"a\x1b[31m\n\u202egpj\u009b31m.npz" in out.replace("\n", "")
@@ -64,13 +66,6 @@ def test_a_file_name(said: Said) -> None:
     assert code == 0 and r"written to mapa\x1b[31m\n\u202egpj" in out
     code, out, _ = said("apply", f"map{EVIL}", name, "-o", f"out{EVIL}.npz")
     assert code == 0 and r"outa\x1b[31m\n\u202egpj" in out
-
-
-def test_json_stays_json(said: Said) -> None:
-    name = f"{EVIL}.npz"
-    files.write(name, scores())  # type: ignore[arg-type]
-    code, out, _ = said("audit", name, "--json", "--no-intervals")
-    assert code == 0 and json.loads(out)[0]["file"] == name
 
 
 def test_a_file_name_that_is_not_text(said: Said, here: Path) -> None:
@@ -93,9 +88,6 @@ def test_columns_and_keys(said: Said) -> None:
     Path("y.csv").write_text(f"logit_0,logit_1,label\n1,2,cat{RED}\n", "utf-8")
     code, _, err = said("audit", "y.csv")
     assert code == 2 and err.count("\n") == 1
-
-
-def test_keys_of_a_recipe(said: Said) -> None:
     Path("r.toml").write_text('"\\u001b[31m\\n" = 1\n', "utf-8")
     code, _, err = said("train", "r.toml", "-o", "run")
     assert code == 2 and "x1b[31m" in err and err.count("\n") == 1

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from calibrant import files
-from calibrant.cli import run
+from tests.cli.commands import call, make
 
 
 @pytest.fixture
 def preds(tmp_path: Path) -> Path:
     return make(tmp_path / "calibration.npz", 0, "calibration")
-
-
-def make(path: Path, seed: int, split: str, k: int = 3, n: int = 900) -> Path:
-    g = np.random.default_rng(seed)
-    z = 1.5 * g.normal(size=(n, k))
-    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
-    y = np.array([g.choice(k, p=row) for row in p])
-    np.savez(path, logits=(3 * z).astype(np.float32), labels=y, split=split)
-    return path
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    code = run([str(a) for a in argv])
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 def test_fit_json_has_the_promised_names(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,15 +54,6 @@ def test_top_label_maps_write_predicted_and_confidence(
     assert before.logits is not None and (before.logits.argmax(1) == after.predicted).all()
 
 
-def test_parquet_folders_stream(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "m")
-    (tmp_path / "parts").mkdir()
-    for i in range(2):
-        files.write(tmp_path / "parts" / f"{i}.parquet", files.read(make(tmp_path / "p.npz", 3 + i, "test")))
-    code, out, _ = call(capsys, "apply", tmp_path / "m", tmp_path / "parts", "-o", tmp_path / "out", "--json")
-    assert code == 0 and json.loads(out)["n"] == 1800 and files.read(tmp_path / "out").n == 1800
-
-
 def test_the_terminal_shows_the_guard_and_the_folder(
     preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +61,8 @@ def test_the_terminal_shows_the_guard_and_the_folder(
     assert code == 0 and err == "" and "guard ok" in out and "written to" in out and "temperature 3" in out
     code, out, _ = call(capsys, "fit", preds, "--method", "histogram", "--set", "bins=2")
     assert code == 0 and "flagged" in out and "not written" in out
+    code, out, _ = call(capsys, "fit", make(tmp_path / "t.npz", 5, "test"), "--method", "temperature", "--allow-reuse")
+    assert code == 0 and "on purpose" in out
 
 
 def test_strict_refuses_with_exit_code_1_and_writes_nothing(
@@ -96,65 +72,3 @@ def test_strict_refuses_with_exit_code_1_and_writes_nothing(
         capsys, "fit", preds, "--method", "histogram", "--set", "bins=2", "--strict", "-o", tmp_path / "map"
     )
     assert code == 1 and out == "" and err.count("\n") == 1 and "refused" in err and not (tmp_path / "map").exists()
-
-
-def edit_header(tmp_path: Path) -> None:
-    path = tmp_path / "map" / "map.json"
-    path.write_text(path.read_text().replace('"n": 900', '"n": 901'))
-
-
-def newer(tmp_path: Path) -> None:
-    path = tmp_path / "map" / "map.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 7'))
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["fit", "{preds}", "--method", "temprature"], "did you mean 'temperature'"),
-        (["fit", "{preds}", "--method", "histogram", "--set", "bin=3"], "did you mean 'bins'"),
-        (["fit", "{preds}", "--method", "histogram", "--set", "bins"], "key=value"),
-        (["fit", "{preds}", "--method", "histogram", "--set", "bins=many"], "must be a whole number"),
-        (["fit", "{preds}", "--method", "histogram", "--set", "bins=1000"], "at least 1000 items"),
-        (["fit", "{preds}", "--method", "temperature", "--budget", "3"], "--budget belongs to"),
-        (["fit", "{preds}", "--budget", "-1"], "budget=-1"),
-        (["fit", "{test}", "--method", "temperature"], "allow-reuse"),
-        (["fit", "{preds}", "-o", "{tmp}/no/such/folder"], "does not exist"),
-        (["fit", "{preds}", "-o", "{preds}"], "is also an input"),
-        (["fit", "{preds}", "-o", "{test}"], "is a file"),
-        (["fit", "{tmp}/nothing.npz"], "no such file"),
-        (["apply", "{tmp}/map", "{other}", "-o", "{tmp}/o.npz"], "fitted for 3 classes, the predictions have 4"),
-        (["apply", "{tmp}/map", "{test}", "-o", "{tmp}/o.xyz"], "o.xyz"),
-        (["apply", "{tmp}/map", "{test}", "-o", "{tmp}/folder"], "Parquet"),
-        (["apply", "{tmp}/nomap", "{test}", "-o", "{tmp}/o.npz"], "not a folder"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(
-    argv: list[str], words: str, preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names: dict[str, Any] = {
-        "preds": preds,
-        "tmp": tmp_path,
-        "test": make(tmp_path / "test.npz", 1, "test"),
-        "other": make(tmp_path / "other.npz", 1, "test", k=4),
-    }
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
-    code, out, err = call(capsys, *[a.format(**names) for a in argv])
-    assert code == 2 and out == "" and err.count("\n") == 1 and words in err
-
-
-@pytest.mark.parametrize(("damage", "words"), [(edit_header, "edited"), (newer, "newer")])
-def test_damaged_maps(damage: Any, words: str, preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
-    damage(tmp_path)
-    code, _, err = call(capsys, "apply", tmp_path / "map", preds, "-o", tmp_path / "o.npz")
-    assert code == 2 and words in err and not (tmp_path / "o.npz").exists()
-
-
-def test_reporting_on_fitted_items(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
-    call(capsys, "apply", tmp_path / "map", preds, "-o", tmp_path / "o.npz")
-    code, _, err = call(capsys, "audit", tmp_path / "o.npz")
-    assert code == 2 and err.count("\n") == 1
-    code, out, _ = call(capsys, "fit", make(tmp_path / "t.npz", 5, "test"), "--method", "temperature", "--allow-reuse")
-    assert code == 0 and "on purpose" in out

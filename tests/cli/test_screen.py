@@ -1,4 +1,4 @@
-"""Output in a terminal of 80 columns: six numbers, one command to run next, one line per written file."""
+"""What a terminal shows: six numbers, tables of 80 columns, and after `next:` a command that runs when it is pasted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import calibrant
 from calibrant import files, predictions
 from calibrant.cli import run
 from calibrant.display import HEADLINE
 from calibrant.metrics import METRICS
+from tests.cli.commands import Refused
 
+R = np.random.default_rng(0)
 Said = Callable[..., str]
 
 
@@ -44,6 +47,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def following(text: str) -> list[str]:
     """The command after `next:`, as a shell would read it."""
     (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
+    assert "#" not in line and "?" not in line  # zsh takes a comment for words and ? for a file
     return shlex.split(line.removeprefix("next: calibrant "))
 
 
@@ -105,3 +109,57 @@ def test_apply_says_what_it_did_in_one_line(said: Said) -> None:
     said("decide", "run/calibration.npz", "--accept", "0.8", "-o", "rule")
     text = said("apply", "rule", "run/test.npz", "-o", "ruled.npz")
     assert text.startswith("ruled.npz: 300 items, ") and "% accepted" in text and text.count("\n") == 1
+
+
+def test_after_a_fit_on_pixels(said: Said) -> None:
+    for name in ("calibration.npz", "test.npz"):
+        y = R.integers(0, 3, (4, 6, 6))
+        y[:, 0] = 255
+        np.savez(name, logits=R.normal(size=(4, 3, 6, 6)), labels=y)
+    pixels = ["--class-axis", "1", "--ignore-index", "255"]
+    command = following(said("fit", "calibration.npz", *pixels, "--method", "temperature", "-o", "map"))
+    assert command == ["apply", "map", "test.npz", "-o", "calibrated.npz", *pixels]
+    assert run(command) == 0 and np.load("calibrated.npz")["labels"].shape == (4 * 30,)
+
+
+def test_after_a_fit_with_labels_in_another_file(said: Said) -> None:
+    for name in ("calibration", "test"):
+        np.save(f"{name}.npy", R.normal(size=(200, 3)))
+    np.save("y.npy", R.integers(0, 3, 200))
+    words = ("fit", "calibration.npy", "--labels", "y.npy", "--method", "temperature", "-o", "map")
+    assert run(following(said(*words))) == 0  # the labels of the test are not known, and not needed
+
+
+def test_after_an_audit_of_a_top_1_file_with_names_of_its_own(said: Said) -> None:
+    for name in ("calibration", "test"):
+        y, c = R.integers(0, 3, 500), np.full(500, 0.99) - 0.01 * R.random(500)
+        np.savez(f"{name}.npz", p=y, c=c, labels=np.where(R.random(500) < 0.5, y, 0))
+    keys = ("--predicted-key", "p", "--confidence-key", "c")
+    command = following(said("audit", "test.npz", *keys))
+    assert command == ["fit", "calibration.npz", "--method", "isotonic", "-o", "map", *keys]
+    command = following(said(*command))
+    assert command == ["apply", "map", "test.npz", "-o", "calibrated.npz", *keys]
+    assert run(command) == 0 and Path("calibrated.npz").is_file()
+    assert run(["decide", "calibration.npz", "--accept", "0.5", *keys]) == 0
+
+
+def test_advise(said: Said) -> None:
+    assert following(said("advise")) == ["advise", "METHOD"]
+
+
+def test_a_group_of_verbs_alone_prints_its_help(said: Said) -> None:
+    out = said("bench")
+    assert out.startswith("Usage: calibrant bench") and "\n  merge " in out
+
+
+def test_a_run_folder_and_names_as_labels(said: Said, refused: Refused) -> None:
+    refused(["audit", "run"], str(Path("run/test.npz")))
+    np.savez("words.npz", logits=R.normal(size=(2, 2)), labels=["cat", "dog"])
+    refused(["audit", "words.npz"], "an array `classes` in a file")
+
+
+@pytest.mark.parametrize("name", ["advise", "plan"])
+def test_a_name_at_the_wrong_place_gets_the_line_to_import_it(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"did you mean from calibrant\..* import {name}\?") as told:
+        getattr(calibrant, name)
+    exec(str(told.value).split("did you mean ")[1].removesuffix("?"))

@@ -15,8 +15,7 @@ from calibrant.decisions.grouped import Grouped
 from calibrant.decisions.quantile import quantile
 from calibrant.decisions.threshold import Ordered
 from calibrant.errors import InputError
-from calibrant.report.operating import promised
-from tests.cli.test_fit_apply import call
+from tests.cli.commands import call
 
 SETS, POOL = 400, 4000
 NOISE = 3 * np.sqrt(0.05 * 0.95 / SETS)
@@ -172,16 +171,6 @@ def test_judging_over_groups() -> None:
     rule = calibrant.decide(many, many.argmax(1), accuracy=0.9)
     found = calibrant.decisions.judge(rule, p)
     assert found.estimates["accuracy_accepted"].value == pytest.approx((0.5 + 1.0) / 2)
-
-
-def test_the_table_of_groups_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not depend on the risk, and a report asks for many."""
-    calls, table = [], Grouped.table
-    monkeypatch.setattr(Grouped, "table", lambda self, t: calls.append(1) or table(self, t))
-    rng = np.random.default_rng(0)
-    c = np.sort(rng.random(3000))
-    assert promised(c, (rng.random(3000) < c).astype(np.int64), np.arange(3000) // 3)
-    assert len(calls) == 1
 
 
 def test_a_share_over_groups_is_reported_as_approximate() -> None:

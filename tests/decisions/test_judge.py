@@ -74,17 +74,6 @@ def test_judging_on_the_items_of_the_choice_is_refused(goal: dict[str, float]) -
     assert judge(rule, p, allow_reuse=True).reused
 
 
-def test_groups_widen_the_interval() -> None:
-    p = sample(1000, 1)
-    group = torch.arange(1000) // 100
-    right = p.logits.argmax(1) == p.labels
-    order = right.double().argsort()  # groups of answers that are all right or all wrong
-    grouped = calibrant.predictions(p.logits[order], p.labels[order], group=group)
-    rule = calibrant.decide(sample(600, 0), accept=0.99)
-    a, b = (judge(rule, x).estimates["accuracy_accepted"] for x in (p, grouped))
-    assert b.high - b.low > 2 * (a.high - a.low)
-
-
 def test_a_promise_on_average_is_not_broken_by_a_valid_rule() -> None:
     """Sets chosen on 100 items cover 84 to 95%; 20,000 items show that exactly, and break nothing."""
     test = sample(20_000, 99)

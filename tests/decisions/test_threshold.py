@@ -199,16 +199,6 @@ def test_a_given_threshold_has_its_exact_bound(tmp_path: Path) -> None:
     assert "not searched" not in calibrant.decide(z, y, accept=0.5).sentence
 
 
-def test_a_given_threshold_keeps_its_bound_on_new_items() -> None:
-    rng, broken = np.random.default_rng(5), 0
-    for _ in range(SETS):
-        c = rng.beta(8, 1, 200)
-        top = calibrant.predictions(labels=np.zeros(200, int), predicted=(rng.random(200) > c) * 1, confidence=c)
-        rule = calibrant.decide(top, threshold=0.9)
-        broken += risk_above(0.9, 8, 1) > rule.record.certificate["risk"]
-    assert 0.02 < broken / SETS <= 0.05 + NOISE
-
-
 def test_by_class_and_by_group(tmp_path: Path) -> None:
     z, y = sample(4000, 3, 3)
     group = np.array(["paris", "rome"])[np.arange(4000) % 2]

@@ -73,20 +73,6 @@ def test_the_diagonal_of_a_wave_is_its_frequency() -> None:
     assert float(amplitude[:, [0, 1, 3, 4]].max()) < 1e-6
 
 
-def test_naive_transform_at_one_frequency() -> None:
-    found = feature_fourier(nn.Sequential(nn.Identity(), Ending(), nn.Linear(3, 2)), (X, Y))
-    total = 0.0
-    for c in range(3):
-        z = sum(
-            complex(X[0, c, a, b])
-            * complex(math.cos(2 * math.pi * 3 * (a + b) / 8), -math.sin(2 * math.pi * 3 * (a + b) / 8))
-            for a in range(8)
-            for b in range(8)
-        )
-        total += abs(z / 8) ** 2 / 3
-    assert float(found.log_amplitude["0"][0, 3]) == pytest.approx(0.5 * math.log(total), rel=1e-6)
-
-
 def test_stage_ends_leave_the_stem_out() -> None:
     imagenet = {
         "conv1": (112, 112),

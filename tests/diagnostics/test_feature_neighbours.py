@@ -45,12 +45,6 @@ def test_one_convolution_makes_neighbours_alike_as_eq_12_says() -> None:
     assert abs(float(r[1])) > 1e-3 and float(r[3]) == pytest.approx(0, abs=1e-12), "a kernel of 3 reaches 2 points"
 
 
-def test_without_a_convolution_independent_points_are_not_alike() -> None:
-    x = independent_points(SIDE)
-    found = feature_neighbours(Map(nn.Identity()), (x, torch.zeros(len(x))), radius=3)
-    assert found.correlation("layers.0").mean(0).tolist() == pytest.approx([1, 0, 0, 0], abs=1e-15)
-
-
 def test_naive_covariance_over_items_whatever_the_batches() -> None:
     x = torch.randn(6, 2, 4, 5, generator=RNG, dtype=torch.float64)
     found = feature_neighbours(Map(nn.Identity()), [(x[:4], x[:4, 0]), (x[4:], x[4:, 0])], radius=9)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from calibrant.diagnostics import calibration_by_level, variance_over_runs
 from calibrant.diagnostics.intervals import student
-from calibrant.diagnostics.levels import ByLevel
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional import predictions
 from calibrant.metrics.evaluate import evaluate
@@ -59,14 +58,9 @@ def test_levels_and_distances_may_be_arrays_or_lists() -> None:
     found = calibration_by_level(p, LEVEL, distance=distance)
     assert calibration_by_level(p, LEVEL.numpy(), distance=distance.numpy()) == found
     assert calibration_by_level(p, LEVEL.tolist(), distance=distance.tolist()) == found
-    with pytest.raises(InputError, match=r"levels must be whole numbers; calibrant.levels\(distance, R\)"):
-        calibration_by_level(p, distance)
-    with pytest.raises(InputError, match=r"run 0 is a Tensor; pass calibrant.predictions\(logits, labels\)"):
-        calibration_by_level(p.logits, LEVEL)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="119 distances for 120 items"):
-        calibration_by_level(p, LEVEL, distance=distance.numpy()[1:])
-    with pytest.raises(InputError, match="distance holds"):
-        calibration_by_level(p, LEVEL, distance=["far"] * 120)
+    for wrong, says in ((distance[1:], "119 distances for 120 items"), (["far"] * 120, "distance holds")):
+        with pytest.raises(InputError, match=says):
+            calibration_by_level(p, LEVEL, distance=wrong)
 
 
 @pytest.mark.parametrize("of", ["true", "predicted", "confidence", "classes"])
@@ -147,11 +141,6 @@ def test_the_table_the_figures_and_the_section_show_the_same_numbers() -> None:
     assert found.to_dict()["levels"][2]["n"] == 40
 
 
-def test_the_table_warns_of_small_levels() -> None:
-    found: ByLevel = calibration_by_level(run(0).take(torch.arange(20)), torch.arange(20) % 2)
-    assert any("mostly chance" in note for note in found.notes())
-
-
 def other_items() -> list[Predictions]:
     return [run(0), predictions(torch.zeros(120, 4), torch.zeros(120, dtype=torch.long))]
 
@@ -164,6 +153,8 @@ def other_items() -> list[Predictions]:
         ([run(0)], LEVEL * 2, "no item has level 1"),
         (other_items(), LEVEL, "about other items"),
         ([], LEVEL, "no predictions"),
+        ([run(0)], LEVEL / 2, r"levels must be whole numbers; calibrant.levels\(distance, R\)"),
+        ([torch.zeros(120, 4)], LEVEL, r"run 0 is a Tensor; pass calibrant.predictions\(logits, labels\)"),
     ],
 )
 def test_bad_input(runs: list[Predictions], level: Tensor, says: str) -> None:
@@ -171,13 +162,11 @@ def test_bad_input(runs: list[Predictions], level: Tensor, says: str) -> None:
         calibration_by_level(runs, level)
 
 
-def test_bad_variance() -> None:
+def test_a_variance_needs_runs_and_a_known_probability() -> None:
     with pytest.raises(InputError, match="two or more runs"):
         variance_over_runs(torch.zeros(1, 3, 4), torch.zeros(3, dtype=torch.long))
     with pytest.raises(UnknownNameError, match="did you mean 'true'"):
         variance_over_runs(torch.zeros(2, 3, 4), torch.zeros(3, dtype=torch.long), of="truth")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="3 distances"):
-        calibration_by_level(run(0), LEVEL, distance=torch.zeros(3))
 
 
 def test_names_are_drawn_literally(recwarn: pytest.WarningsRecorder) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import nn
 
 from calibrant.diagnostics.pep_effect import pep_effect
 from calibrant.errors import InputError
-from calibrant.functional.trace import exact, hutchinson
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(9, 3, generator=G, dtype=torch.float64)
@@ -35,30 +32,6 @@ def likelihood_of_item(model: nn.Module, i: int):
         return torch.softmax(out, -1)[0, Y[i]]
 
     return likelihood
-
-
-@dataclass
-class Dense:
-    matrix: torch.Tensor
-
-    @property
-    def size(self) -> int:
-        return len(self.matrix)
-
-    device = torch.device("cpu")
-    dtype = torch.float64
-
-    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
-        return self.matrix @ v
-
-
-def test_hutchinson_covers_the_trace_of_a_dense_matrix() -> None:
-    a = torch.randn(30, 30, generator=G, dtype=torch.float64)
-    dense = Dense(a + a.T)
-    truth = float(dense.matrix.trace())
-    assert exact(dense).value == pytest.approx(truth)
-    found = hutchinson(dense, 400, torch.Generator().manual_seed(2))
-    assert abs(found.value - truth) < 4 * found.standard_error
 
 
 def test_eq_15_and_eq_20_agree_with_exact_hessians_item_by_item() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.ensembles.dropout import MCDropout, insert
+from calibrant.ensembles.dropout import insert
 
 X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
@@ -60,22 +60,6 @@ def test_insert_adds_dropout_once_per_place_and_undo_removes_it() -> None:
     assert len(insertion.names) == 2 and sum(isinstance(m, nn.Dropout) for m in model.modules()) == 2
     insertion.undo()
     assert [id(m) for m in model.modules()] == before
-
-
-def test_several_inputs_by_name() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.drop, self.head = nn.Dropout(0.5), nn.Linear(4, 3)
-
-        def forward(self, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return self.head(self.drop(u * v))
-
-    batches = [{"u": torch.ones(4, 4), "v": X[:4, 0, 0, :4], "labels": torch.tensor([0, 1, 2, 0])}]
-    ensemble = MCDropout(Two(), members=6)
-    members = ensemble.predict(batches, keep_members=True).logits
-    pooled = torch.log_softmax(members.double(), -1).logsumexp(0) - torch.tensor(6.0, dtype=torch.float64).log()
-    torch.testing.assert_close(ensemble.predict(batches).logits, pooled)
 
 
 def test_weights_are_restored_if_the_consumer_of_logits_fails() -> None:

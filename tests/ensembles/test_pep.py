@@ -44,20 +44,6 @@ def test_a_member_is_the_model_at_theta_plus_sigma_times_its_noise(overfitted) -
     assert torch.equal(inside, pep.members(x)[1])
 
 
-def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overfitted) -> None:
-    x, y = overfitted.test
-    found = {
-        search: PEP.fit(overfitted.model, overfitted.calibration, members=6, search=search, where="weights")
-        for search in ("golden", "bracket")
-    }
-    baseline = nn.functional.cross_entropy(overfitted.model(x), y).item()
-    for pep in found.values():
-        assert pep.certificate is not None and pep.certificate.interior
-        assert nn.functional.nll_loss(pep(x), y).item() < baseline
-    assert found["bracket"].certificate.passes < found["golden"].certificate.passes
-    assert found["bracket"].sigma == pytest.approx(found["golden"].sigma, rel=0.35)  # other noise, flat top
-
-
 def test_the_search_and_the_predictor_have_separate_numbers_of_members(overfitted) -> None:
     """By default the search uses five members and the predictor twenty."""
     x = overfitted.test[0][:8]
@@ -184,13 +170,15 @@ def test_auto_perturbs_kernels_of_a_cnn_and_all_matrices_of_other_networks() -> 
     assert PEP(TinyTransformer(), 0.1, members=2)(torch.ones(3, 1, 8, 8)).shape == (3, 10)
 
 
-def test_uniform_noise_has_the_variance_of_the_gaussian() -> None:
-    model = nn.Linear(300, 300)
+def test_uniform_noise_has_the_variance_of_the_gaussian_and_pairs_mirror_each_other() -> None:
+    model, noise = nn.Linear(300, 300), []
     before = model.weight.detach().clone()
-    with PEP(model, 0.5, distribution="uniform", where="weights").member(0):
-        noise = model.weight.detach() - before
-    assert noise.std().item() == pytest.approx(0.5, rel=0.02)
-    assert noise.abs().max().item() <= 0.5 * math.sqrt(3) + 1e-6
+    for j in (0, 1):
+        with PEP(model, 0.5, distribution="uniform", where="weights").member(j):
+            noise.append(model.weight.detach() - before)
+    assert noise[0].std().item() == pytest.approx(0.5, rel=0.02)
+    assert noise[0].abs().max().item() <= 0.5 * math.sqrt(3) + 1e-6
+    torch.testing.assert_close(noise[0], -noise[1], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -205,17 +193,6 @@ def test_a_model_in_channels_last_has_the_same_members(distribution, dtype: torc
     assert not other.weight.is_contiguous()
 
 
-def test_antithetic_members_mirror_each_other() -> None:
-    model = nn.Linear(20, 20)
-    before = model.weight.detach().clone()
-    pep = PEP(model, 0.1, antithetic=True)
-    moved = []
-    for j in (0, 1):
-        with pep.member(j):
-            moved.append(model.weight.detach() - before)
-    assert torch.allclose(moved[0], -moved[1], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -224,10 +201,9 @@ def test_antithetic_members_mirror_each_other() -> None:
         ({"sigma": -1.0}, "sigma"),
         ({"sigma": math.nan}, "sigma"),
         ({"sigma": "0.1"}, "sigma='0.1'"),
-        ({"sigma": None}, "sigma=None"),
-        ({"members": 0}, "members"),
         ({"distribution": "cauchy"}, "cauchy"),
         ({"where": "biases"}, "biases"),
+        ({"members": 2.5}, "members=2.5 must be a whole number"),
     ],
 )
 def test_bad_settings_are_named(change: dict, says: str) -> None:
@@ -235,18 +211,10 @@ def test_bad_settings_are_named(change: dict, says: str) -> None:
         PEP(**{"model": nn.Linear(2, 2), "sigma": 0.1} | change)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"members": 2.5}, "members=2.5 must be a whole number"),
-        ({"range": 5e-3}, "range=0.005 must be two numbers"),
-        ({"range": (1e-3, math.inf)}, "must be two numbers"),
-        ({"iterations": 0}, "iterations=0"),
-    ],
-)
-def test_settings_of_the_search_are_named(change: dict, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        PEP.fit(nn.Linear(2, 2), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long)), **change)
+@pytest.mark.parametrize(("name", "value"), [("range", 5e-3), ("range", (1e-3, math.inf)), ("iterations", 0)])
+def test_bad_settings_of_the_search_are_named(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"{name}=.* must be"):
+        PEP.fit(nn.Linear(2, 2), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long)), **{name: value})
 
 
 def test_a_probe_that_is_not_finite_is_rejected_and_counted(overfitted) -> None:

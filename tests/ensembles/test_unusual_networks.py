@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import calibrant
 from calibrant.ensembles import PEP, DeepEnsemble, MCDropout
 from calibrant.ensembles.dropout_modules import dropouts, functional_dropouts
+from calibrant.ensembles.sigma import sigma_curve
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional.noise import member_seed
 
@@ -101,30 +102,6 @@ def test_dropout_in_recurrence_switches_cudnn_off_and_leaves_its_other_flags() -
         assert set(seen) == {(False, True)} and cudnn.enabled is before[0]
     finally:
         cudnn.enabled, cudnn.deterministic, conv.fp32_precision = before
-
-
-class Pixels(nn.Module):
-    """A class for each pixel. The network states its class axis if the classes are last."""
-
-    def __init__(self, last: bool) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Dropout(0.3), nn.Conv2d(8, 6, 1))
-        self.class_axis = -1 if last else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x).movedim(1, self.class_axis or 1)
-
-
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("together", [None, 3])
-def test_stacked_members_keep_the_shape_of_pixel_classes(together: int | None, last: bool) -> None:
-    model, x = Pixels(last).eval(), torch.randn(2, 3, 4, 6)
-    expected = naive(model, x, 7)
-    assert (expected[0] - expected[1]).abs().max() > 1e-3
-    ensemble = MCDropout(model, 7, together=together)
-    torch.testing.assert_close(ensemble.members(x), expected, atol=1e-5, rtol=1e-4)
-    axis = -1 if last else 2
-    torch.testing.assert_close(ensemble(x), expected.double().softmax(axis).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
 def test_rate_zero_gives_the_transformer_itself() -> None:
@@ -284,20 +261,32 @@ def test_data_set_behind_a_loader_marked_test() -> None:
             PEP.fit(nn.Linear(12, 4), DataLoader(marked, 8))
 
 
-LABELS = {
-    "one-hot": (F.one_hot(Y, 4), r"shape \(32, 4\)"),
-    "a column": (Y[:, None], r"shape \(32, 1\)"),
-    "probabilities": (Y / 4, "not whole numbers"),
-    "below zero": (Y - 1, "start at -1, and the model has 4 classes"),
-    "too many": (Y + 1, "reach 4 but the model has 4 classes"),
+REFUSED: dict[str, tuple[Any, str]] = {
+    "one-hot labels": ((X, F.one_hot(Y, 4)), r"shape \(32, 4\)"),
+    "a column of labels": ((X, Y[:, None]), r"shape \(32, 1\)"),
+    "probabilities": ((X, Y / 4), "not whole numbers"),
+    "labels below zero": ((X, Y - 1), "start at -1, and the model has 4 classes"),
+    "too many classes in the second batch": ([(X, Y), (X, Y + 7)], "reach 10 but the model has 4 classes"),
+    "no items": ((X[:0], Y[:0]), "empty"),
+    "predictions": (calibrant.predictions(X[:, :4], Y, split="calibration"), "Predictions, which holds no inputs"),
 }
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_labels_that_are_not_class_numbers(kind: str) -> None:
-    labels, says = LABELS[kind]
+@pytest.mark.parametrize("kind", REFUSED)
+def test_calibration_data_without_inputs_or_class_numbers(kind: str) -> None:
+    data, says = REFUSED[kind]
     with pytest.raises(InputError, match=says):
-        PEP.fit(nn.Linear(12, 4), (X, labels))
+        PEP.fit(nn.Linear(12, 4), data)
+
+
+def test_the_search_reports_its_progress_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[tuple[float, int, int]] = []
+    curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
+    curve.report = lambda *at: seen.append(at)
+    curve.at(0.1)
+    assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
+    PEP.fit(nn.Linear(12, 4), (X, Y), members=2, progress=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_arrays_work_like_tensors_and_functions_are_refused() -> None:
@@ -320,29 +309,3 @@ def test_members_with_different_numbers_of_classes_are_refused() -> None:
         calibrant.predict(both, batches)
     with pytest.raises(CalibrantError, match="member 1: label in row 0 is 4"):  # member 0 accepts these labels
         DeepEnsemble(both[::-1]).predict([(X, torch.full((32,), 4))])
-
-
-def test_every_batch_of_the_calibration_data_is_checked() -> None:
-    model, y = nn.Linear(12, 4), torch.zeros(32, dtype=torch.long)
-    with pytest.raises(InputError, match="labels reach 7"):
-        PEP.fit(model, [(X, y), (X, y + 7)])
-    with pytest.raises(InputError, match="empty"):
-        PEP.fit(model, (X[:0], y[:0]))
-    with pytest.raises(InputError, match="Predictions, which holds no inputs"):
-        PEP.fit(model, calibrant.predict(model, [(X, y)], split="calibration"))
-
-
-def test_the_search_reports_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[tuple[float, int, int]] = []
-    from calibrant.ensembles.sigma import search_progress, sigma_curve
-
-    curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
-    curve.report = lambda *at: seen.append(at)
-    curve.at(0.1)
-    assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
-    with search_progress(show=True) as report:
-        report(0.1, 1, 3)
-    out = capsys.readouterr()
-    assert out.out == ""
-    with search_progress(show=False) as report:
-        assert report is None

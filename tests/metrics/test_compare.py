@@ -1,16 +1,12 @@
-"""`compare`: verdicts, pairing, the error for items that do not match, and the command."""
+"""`compare`: verdicts, pairing, and the error for items that do not match."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import calibrant
-from calibrant.cli import run
 from calibrant.errors import InputError
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import compare_all
@@ -34,14 +30,6 @@ def test_a_repaired_temperature_is_better_where_it_can_be() -> None:
     assert c["accuracy"].difference == 0 and c["accuracy"].verdict == "within noise"
     back = calibrant.compare(good, bad, y, metrics=["nll", "ece"])
     assert back["nll"].verdict == back["ece"].verdict == "worse"
-
-
-def test_a_predictor_is_within_noise_of_itself_and_of_its_twin() -> None:
-    bad, _, y = pair(400)
-    same = calibrant.compare(bad, bad, y)
-    assert {row.verdict for row in same.rows} == {"within noise"}
-    noisy = bad + 0.05 * torch.randn(bad.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert {row.verdict for row in calibrant.compare(bad, noisy, y).rows} == {"within noise"}
 
 
 def test_pairing_reveals_a_small_difference() -> None:
@@ -91,23 +79,6 @@ def test_three_sets() -> None:
     assert len(compare_all(sets, pairs=True, metrics=["nll"], replicates=50)) == 3
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad, good, y = pair(600)
-    paths = []
-    for name, z in (("bad", bad), ("good", good)):
-        paths.append(str(tmp_path / f"{name}.npz"))
-        np.savez(paths[-1], logits=z.numpy(), labels=y.numpy())
-    assert run(["compare", *paths, "--json", "--metrics", "ece,nll"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert set(found["metrics"]) == {"ece", "nll"} and found["metrics"]["nll"]["verdict"] == "better"
-    assert "several seeds" in found["caution"]
-    assert run(["compare", *paths, "--metrics", "ece,nll"]) == 0
-    text = capsys.readouterr().out
-    assert "better in ece, nll" in " ".join(text.split()) and "several seeds" in text
-    assert run(["compare", paths[0]]) == 2
-    assert "two or more files" in capsys.readouterr().err
-
-
 def test_few_items_that_agree_are_not_significant() -> None:
     z, y = np.array([[3.0, 0.0, 0.0]] * 3), np.zeros(3, int)
     few = calibrant.compare(z, z / 2, y)
@@ -135,7 +106,7 @@ def test_the_interval_holds_the_difference_and_jitter_is_not_better() -> None:
     assert called <= 3
 
 
-@pytest.mark.parametrize("n", [2, 5, 20, 200])
+@pytest.mark.parametrize("n", [2, 5, 20, 400])
 def test_every_metric_mirrors_and_zero_is_inside_exactly_when_p_says_so(n: int) -> None:
     """Two items had p = 0.5 and an interval without 0; a normal tail and replicates said different things."""
     for seed in range(3):
@@ -149,6 +120,8 @@ def test_every_metric_mirrors_and_zero_is_inside_exactly_when_p_says_so(n: int) 
                 said = (mirror.difference, mirror.low, mirror.high, mirror.p)
                 assert said == pytest.approx((-row.difference, -row.high, -row.low, row.p), abs=1e-12), row
                 assert (row.p < 0.05) == (row.low > 0 or row.high < 0), row
+                if METRICS[row.metric].family == "calibration" and row.metric != "gap":
+                    assert row.low <= row.difference <= row.high, row
 
 
 @pytest.mark.parametrize("step", [1e-9, 0.5])

@@ -11,11 +11,10 @@ import torch
 from scipy import stats
 
 import calibrant
-from calibrant.functional.ranking import merged
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.bca import acceleration, bca, design_effect, influence
-from calibrant.metrics.bootstrap import bootstrap, draw
+from calibrant.metrics.bca import influence
+from calibrant.metrics.bootstrap import bootstrap
 from calibrant.metrics.calibration_cells import _binomial_quantiles
 from calibrant.metrics.intervals import CAVEATS, SHORT
 from calibrant.metrics.panel import Panel
@@ -58,16 +57,6 @@ def test_groups_widen_the_interval_when_items_of_a_group_agree() -> None:
         assert 2 < (g.high - g.low) / (a.high - a.low) < 5, name  # √10 ≈ 3.2
 
 
-def test_bca_agrees_with_scipy() -> None:
-    x = np.random.default_rng(0).exponential(size=80)
-    found = stats.bootstrap((x,), np.mean, n_resamples=8000, rng=np.random.default_rng(1)).confidence_interval
-    weights = draw(80, 8000, torch.Generator().manual_seed(0)).double()
-    replicates = weights @ torch.tensor(x) / 80
-    u = torch.tensor(x - x.mean()) / 80
-    low, high = bca(float(x.mean()), replicates, acceleration(u, None), 0.95)
-    assert (low, high) == pytest.approx((found.low, found.high), abs=0.02)
-
-
 def test_influence_is_the_effect_of_one_more_item() -> None:
     panel = Panel(reduce(calibrant.predictions(*world(60, 3))))
     step = 1e-6
@@ -91,14 +80,6 @@ def test_merging_ranks_hardly_changes_replicates(monkeypatch: pytest.MonkeyPatch
         assert float(deviation.std()) < 0.05 * float(exact[name].std()), name
 
 
-def test_merged_cells_keep_ties_whole() -> None:
-    panel = Panel(reduce(calibrant.predictions(torch.randint(3, (500, 4)).double(), torch.zeros(500))))
-    cell = merged(panel.ranking, 3)
-    for run in panel.ranking.run.unique():
-        assert len(cell[panel.ranking.run == run].unique()) == 1
-    assert bool((cell[1:] >= cell[:-1]).all())
-
-
 def test_binomial_quantiles() -> None:
     u = torch.linspace(0.001, 0.999, 97, dtype=torch.float64)[None]
     for n, q in ((1, 0.3), (20, 0.5), (30, 0.9), (10_000, 0.0005), (10_000, 0.9995)):
@@ -106,11 +87,6 @@ def test_binomial_quantiles() -> None:
         # on the rarer of hit and miss, so quantiles of hits above one half are taken from above
         expected = stats.binom.ppf(u.numpy(), n, q) if q <= 0.5 else n - stats.binom.ppf(1 - u.numpy(), n, 1 - q)
         np.testing.assert_allclose(got.numpy(), expected)
-
-
-def test_design_effect_of_copies_is_their_number() -> None:
-    x = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert design_effect(x.repeat(4), torch.arange(50).repeat(4)) == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("page", ["coverage.md", "coverage_few.md"])
@@ -131,8 +107,6 @@ def test_all_items_certain_and_right() -> None:
     probs = np.zeros((40, 3))
     probs[:, 0] = 1
     report = calibrant.evaluate(probs=probs, labels=np.zeros(40, int))
-    for name, e in report.items():
-        assert (e.low is None and e.reason) or 0 <= e.low <= e.high <= 1, name  # type: ignore[operator]
     rare = stats.binomtest(0, 40).proportion_ci(0.95).high  # errors as rare as none in 40
     assert (report["ks"].low, report["ks"].high) == pytest.approx((0, rare), abs=1e-9)
     assert report["ece"].low == 0 and report["ece"].high > 0.05  # 40 of 40 do not show that it is always right
@@ -161,8 +135,6 @@ def test_groups_that_are_all_right_leave_an_interval(certain: bool) -> None:
         found = report[name]
         wanted = (0, rare) if certain else (0.1 - min(rare, 0.1), 0.1)
         assert (found.low, found.high) == pytest.approx(wanted, abs=1e-9), name
-    for name, e in report.items():
-        assert e.low is None or e.low < e.high, name
 
 
 def test_intervals_cover_when_all_items_are_right() -> None:
@@ -175,10 +147,3 @@ def test_intervals_cover_when_all_items_are_right() -> None:
         found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=wrong.astype(int), metrics=["ece"])["ece"]
         held += found.low <= 0.049 <= found.high
     assert held >= 54
-
-
-def test_fewer_errors_than_expected_is_not_certainty() -> None:
-    rng = np.random.default_rng(1)
-    c = 1 - rng.uniform(0, 1, 110) ** 4 * 0.05
-    found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=np.zeros(110, int))["ece_mass"]
-    assert found.low <= found.value <= found.high and found.high > 0

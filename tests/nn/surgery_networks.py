@@ -110,12 +110,13 @@ def convnext() -> nn.Module:
 def mobilenet() -> nn.Module:
     """Strided depth-wise convolutions inside a block, squeeze and excite, and functional global pooling."""
 
-    def squeeze() -> Net:
-        return Net(lambda m, x: x * m.fc(m.pool(x)).sigmoid(), pool=nn.AdaptiveAvgPool2d(1), fc=nn.Conv2d(8, 8, 1))
+    def squeeze(stride: int) -> Net:
+        pool = nn.AdaptiveAvgPool2d(1) if stride == 1 else Function(lambda x: F.avg_pool2d(x, x.shape[2:]))
+        return Net(lambda m, x: x * m.fc(m.pool(x)).sigmoid(), pool=pool, fc=nn.Conv2d(8, 8, 1))
 
     def inverted(stride: int) -> nn.Sequential:
         deep = nn.Conv2d(8, 8, 3, stride, 1, groups=8)
-        return nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), deep, nn.ReLU(), squeeze(), nn.Conv2d(8, 4, 1))
+        return nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), deep, nn.ReLU(), squeeze(stride), nn.Conv2d(8, 4, 1))
 
     features = nn.Sequential(conv(3, 4, 2), inverted(1), inverted(2), inverted(2))
     return Net(lambda m, x: F.adaptive_avg_pool2d(m.features(x), 1).flatten(1), features=features)

@@ -11,21 +11,15 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.cli import audit_advice, run
+from calibrant.cli import run
 from calibrant.errors import InputError, SplitError
-from calibrant.posthoc.advise import advise, halves
-from calibrant.types import Predictions, jsonable
-
-
-def sample(n: int = 1500, scale: float = 1.0, seed: int = 0, split: str = "unknown") -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, 3, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions(scale * z, y, split=split)
+from calibrant.posthoc.advise import advise
+from calibrant.types import jsonable
+from tests.posthoc.simulated import simulated
 
 
 def test_overconfident_predictions_get_a_map() -> None:
-    a = advise(sample(scale=3.0), budget=0.5)
+    a = advise(simulated(1500, 3, 3.0), budget=0.5)
     assert a.chosen != "as it is" and a.sentence.startswith(f"Use {a.chosen}") and "beyond noise" in a.sentence
     assert re.search(r"ECE \d+\.\d\d% → \d+\.\d\d%", a.sentence)  # as in every table
     assert "random half (750 items, seed 0)" in a.how
@@ -36,44 +30,35 @@ def test_overconfident_predictions_get_a_map() -> None:
 
 
 def test_calibrated_predictions_are_left_alone() -> None:
-    a = advise(sample(), budget=0.3)
+    a = advise(simulated(1500, 3), budget=0.3)
     assert a.chosen == "as it is" and "Leave" in a.sentence and a.command is None and a.after is None
 
 
 def test_given_calibration_data_are_used_and_all_items_judged() -> None:
-    test, held = sample(800, 3.0, 1), sample(900, 3.0, 2, "calibration")
+    test, held = simulated(800, 3, 3.0, 1), simulated(900, 3, 3.0, 2, "calibration")
     a = advise(test, held, budget=0.3)
     assert "900 items" in a.how and a.before is test and a.after is not None and a.after.n == 800
     assert a.fitted is not None and a.fitted.record.data == held.fingerprint()
 
 
 def test_mistakes() -> None:
-    p = sample(300)
+    p = simulated(300, 3)
     with pytest.raises(InputError, match="very items"):
         advise(p, p)
     with pytest.raises(InputError, match="classes"):
         advise(p, calibrant.predictions(torch.zeros(20, 4), torch.zeros(20)))
     with pytest.raises(SplitError):
-        advise(p, sample(200, seed=3, split="test"))
+        advise(p, simulated(200, 3, seed=3, split="test"))
     with pytest.raises(InputError, match="top-1"):
         advise(calibrant.predictions(predicted=[0, 1], confidence=[0.5, 0.6], labels=[0, 1]))
-
-
-def test_halves_are_disjoint_and_seeded() -> None:
-    p = sample(101)
-    a, b = halves(p, 0)
-    assert a.n + b.n == 101
-    rows = torch.cat([a.logits, b.logits])  # type: ignore[list-item]
-    assert len(rows.unique(dim=0)) == 101
-    assert a.fingerprint() == halves(p, 0)[0].fingerprint() != halves(p, 1)[0].fingerprint()
 
 
 def test_audit_shows_and_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
+    monkeypatch.setattr("calibrant.cli.audit.BUDGET", 0.2)
     for name, seed in (("test", 4), ("held", 5)):
-        p = sample(700, 3.0, seed)
+        p = simulated(700, 3, 3.0, seed)
         assert p.logits is not None
         np.savez(tmp_path / f"{name}.npz", logits=p.logits.numpy(), labels=p.labels.numpy())
     argv = ["audit", tmp_path / "test.npz", "--calibration", tmp_path / "held.npz", "--html", tmp_path / "r.html"]
@@ -88,7 +73,7 @@ def test_audit_shows_and_writes_it(
 
 
 def test_a_budget_without_comparison_is_not_called_no_gain() -> None:
-    told = advise(sample(scale=3.0), budget=1e-9)
+    told = advise(simulated(1500, 3, 3.0), budget=1e-9)
     assert all(row["status"] == "skipped" for row in told.ranking if row["method"] != "identity")
     assert told.chosen == "temperature" and told.sentence.startswith("Use temperature")
-    assert advise(sample(), budget=1e-9).chosen == "as it is"
+    assert advise(simulated(1500, 3), budget=1e-9).chosen == "as it is"

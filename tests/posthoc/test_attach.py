@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.map import Chain
 from calibrant.posthoc.onnx_export import disagreement, run_graph, run_onnx, to_onnx, write_graph, write_map_onnx
 from calibrant.types import Predictions
+from tests.posthoc.simulated import simulated
 
 EXTRA: list[tuple[str, Calibrator]] = [
     ("histogram_mass-rest", CALIBRATORS["histogram_mass"](kind="one_vs_rest")),  # type: ignore[call-arg]
@@ -48,10 +50,8 @@ fits: dict[str, FittedMap] = {}
 
 
 def sample(n: int = 1200, seed: int = 0) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, 4, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions((2 * z).float(), y, split="calibration")
+    p = simulated(n, 4, 2.0, seed, "calibration")
+    return replace(p, logits=new(n, seed))
 
 
 def fitted(calibrator: Calibrator) -> FittedMap:
@@ -61,8 +61,8 @@ def fitted(calibrator: Calibrator) -> FittedMap:
     return fits[key]
 
 
-def new(n: int = 300) -> Tensor:
-    logits = sample(n, seed=1).logits
+def new(n: int = 300, seed: int = 1) -> Tensor:
+    logits = simulated(n, 4, 2.0, seed).logits
     assert logits is not None
     return logits.float()
 
@@ -104,15 +104,6 @@ def test_what_is_exported_computes_the_same(calibrator: Calibrator, monkeypatch:
     expected = net(z)
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     assert gap(net(z), expected) < 1e-12
-
-
-def test_every_operation_is_exported_with_any_batch() -> None:
-    maps = with_every_operation()
-    net = Every(maps.values())
-    program = torch.export.export(net, (new(5),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
-    for z in (new(), new(1), EDGES):
-        for name, found, expected in zip(maps, program.module()(z), net(z), strict=True):
-            assert gap(found, expected) < 1e-12, name
 
 
 class Operations(TorchDispatchMode):
@@ -177,30 +168,26 @@ class Network(nn.Module):
         super().__init__()
         g = torch.Generator().manual_seed(2)
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        with torch.no_grad():
-            for parameter in self.conv.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=g))
+        for parameter in self.conv.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=g)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(x)
         return out
 
 
-@pytest.mark.parametrize("method", ["temperature", "histogram", "structured_matrix"])
-def test_a_network_that_labels_pixels(method: str, tmp_path: Path) -> None:
-    m, model = fitted(CALIBRATORS[method]()), Network()
+def test_a_network_that_labels_pixels(tmp_path: Path) -> None:
+    m, model = fitted(CALIBRATORS["structured_matrix"]()), Network()
     net = attach(model, m, class_axis=1)
     x = torch.randn(3, 3, 5, 6, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         want = m(model(x).movedim(1, -1)).movedim(-1, 1)
         assert net(x).shape == (3, 4, 5, 6)
         assert float((torch.softmax(net(x).double(), 1) - torch.softmax(want, 1)).abs().max()) < 1e-6
-        if method == "structured_matrix":  # which has no steps: there the network's own rounding would be seen
-            need_onnx()
-            path = to_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
-            got = run_onnx(path, x[:1])
-            assert got.shape == (1, 4, 5, 6)
-            assert float((torch.softmax(got.double(), 1) - torch.softmax(want[:1], 1)).abs().max()) < 1e-5
+        need_onnx()
+        got = run_onnx(to_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1), x[:1])
+        assert got.shape == (1, 4, 5, 6)
+        assert float((torch.softmax(got.double(), 1) - torch.softmax(want[:1], 1)).abs().max()) < 1e-5
 
 
 def test_half_precision_keeps_the_digits_of_the_map() -> None:
@@ -217,13 +204,6 @@ def test_half_precision_keeps_the_digits_of_the_map() -> None:
     again = attach(nn.Linear(8, 4), m)
     again.load_state_dict(net.state_dict())
     assert float(dict(again.named_buffers())["calibration.layer.temperature"]) == float(m.tensors()["temperature"])
-
-
-def test_gradients_reach_the_model() -> None:
-    model = nn.Linear(8, 4)
-    net = attach(model, fitted(CALIBRATORS["vector"]()))
-    net(torch.ones(2, 8))[:, 0].sum().backward()
-    assert model.weight.grad is not None and bool(model.weight.grad.abs().sum() > 0)
 
 
 def test_what_cannot_be_attached_is_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from calibrant.cli import run
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import _TABLE, CALIBRATORS, Chain, load
-from calibrant.posthoc.auto import Auto, Candidate, Unchanged, conclude, singles
+from calibrant.posthoc.auto import Auto, Candidate, Unchanged, conclude
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.crossval import HeldOut
 from calibrant.posthoc.ets import Ets
@@ -27,6 +27,7 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
 from calibrant.posthoc.vector import Vector
 from calibrant.types import Predictions
+from tests.posthoc.simulated import simulated
 
 
 @pytest.fixture(autouse=True)
@@ -49,38 +50,25 @@ def whole_table(small_table: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CALIBRATORS, cls.name, cls)
 
 
-def sample(n: int, weight: Tensor | None = None, seed: int = 0, k: int = 4) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions(z * (torch.ones(k) if weight is None else weight).double(), y)
-
-
 def nll(p: Predictions) -> Tensor:
     loss = reduce(p).log_p_label
     assert loss is not None
     return -loss
 
 
-def test_calibrated_data_are_left_alone() -> None:
-    m = calibrant.fit("auto", sample(2000))
-    assert m.record.calibrator == "identity" and m.degrees == 0 and m.record.guard["ok"]
-
-
-def test_one_temperature_is_enough_where_one_temperature_is_the_truth() -> None:
-    m = calibrant.fit("auto", sample(2000, torch.full((4,), 3.0)))
-    assert m.record.calibrator == "temperature"
-    assert m.summary()["temperature"] == pytest.approx(3, rel=0.1)
-
-
-def test_more_parameters_where_they_are_needed() -> None:
-    m = calibrant.fit("auto", sample(3000, torch.tensor([6.0, 1.0, 2.0, 0.5])))
-    assert m.record.calibrator == "vector"
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [(1.0, "identity"), (3.0, "temperature"), (torch.tensor([6.0, 1.0, 2.0, 0.5]), "vector")],
+    ids=["calibrated", "one temperature", "one scale per class"],
+)
+def test_as_many_parameters_as_the_truth_needs(scale: float | Tensor, expected: str) -> None:
+    m = calibrant.fit("auto", simulated(2500, scale=scale))
+    assert m.record.calibrator == expected and m.record.guard["ok"]
 
 
 def test_no_worse_than_the_best_single_method_beyond_noise() -> None:
-    for seed, weight in enumerate([torch.full((4,), 2.5), torch.tensor([4.0, 1.0, 1.0, 2.0])]):
-        p, test = sample(1500, weight, seed), sample(5000, weight, seed + 100)
+    for seed, scale in enumerate((2.5, torch.tensor([4.0, 1.0, 1.0, 2.0]))):
+        p, test = simulated(1500, 4, scale, seed), simulated(5000, 4, scale, seed + 100)
         auto = nll(calibrant.fit("auto", p, seed=seed).predictions(test))
         for name in CALIBRATORS:
             excess = auto - nll(calibrant.fit(name, p).predictions(test))
@@ -88,7 +76,7 @@ def test_no_worse_than_the_best_single_method_beyond_noise() -> None:
 
 
 def test_ranking_is_whole_ordered_and_deterministic() -> None:
-    p = sample(800, torch.full((4,), 2.0))
+    p = simulated(800, scale=2.0)
     a, b = (calibrant.fit("auto", p, seed=3, budget=600).record.ranking for _ in range(2))
     assert a == b
     methods = [row["method"] for row in a]
@@ -100,16 +88,8 @@ def test_ranking_is_whole_ordered_and_deterministic() -> None:
     assert a[0]["excess"]["value"] == 0 or a[0]["status"] == "flagged"
 
 
-def test_candidates_beyond_the_budget_are_listed_as_skipped() -> None:
-    p = sample(3000, k=30)
-    ranking = calibrant.fit("auto", p, budget=1e-6).record.ranking
-    skipped = [row for row in ranking if row["status"] == "skipped"]
-    assert len(skipped) == len(ranking) - 1 and all("budget" in row["reason"] for row in skipped)
-    assert next(row for row in ranking if row["status"] == "chosen")["method"] == "identity"
-
-
 def test_what_the_budget_cut_is_printed_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    p = sample(400, torch.full((4,), 3.0))
+    p = simulated(400, scale=3.0)
     assert calibrant.fit("auto", p, budget=600).record.cut == ""
     little = calibrant.fit("auto", p, budget=1e-6)
     assert "temperature, vector, histogram" in little.record.cut and "1 of 3 times" in little.record.cut
@@ -141,13 +121,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_near_candidates_are_repeated_or_none(slow: None) -> None:
-    record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=15.0).record
+    record = calibrant.fit("auto", simulated(400, scale=3.0), budget=15.0).record
     assert {row["repeats"] for row in record.ranking if "repeats" in row} == {1}
     assert "cross-validated 1 of 3 times" in record.cut and "not tried" not in record.cut
 
 
 def test_a_method_that_ran_is_not_listed_as_untried(slow: None) -> None:
-    record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=5.0).record
+    record = calibrant.fit("auto", simulated(400, scale=3.0), budget=5.0).record
     assert [row["status"] for row in record.ranking if row["method"] == "slow"][1] == "skipped"
     assert "slow with other settings" in record.cut
 
@@ -178,13 +158,6 @@ def test_auto_on_a_top1_set_uses_the_likelihood_of_being_right(whole_table: None
     assert m.record.nll_after == pytest.approx(row["nll"]["value"], abs=0.01)
 
 
-def test_calibrated_top1_confidences_are_left_alone(whole_table: None) -> None:
-    p = top1(2000, 2, slope=1.0, shift=0.0)
-    m = calibrant.fit("auto", p)
-    assert m.record.calibrator == "identity" and m.record.guard["ok"]
-    assert torch.equal(m.predictions(p).confidence, p.confidence)  # type: ignore[arg-type]
-
-
 def test_the_hint_for_a_top1_set_lists_every_method_that_takes_one(whole_table: None) -> None:
     with pytest.raises(InputError, match="use one of auto, ") as found:
         calibrant.fit("temperature", top1(50, 0))
@@ -211,7 +184,7 @@ def test_a_candidate_that_exceeds_the_budget_is_not_started(monkeypatch: pytest.
 
     monkeypatch.setitem(CALIBRATORS, "slow", Slow)
     monkeypatch.setattr(time, "monotonic", lambda: sum(sizes) * 1e-4)
-    ranking = calibrant.fit("auto", sample(8000), budget=3).record.ranking
+    ranking = calibrant.fit("auto", simulated(8000), budget=3).record.ranking
     row = next(r for r in ranking if r["method"] == "slow")
     assert row["status"] == "skipped" and "would take about" in row["reason"]
     assert sizes == [800]  # a tenth of the items told that all of them would need four seconds
@@ -226,38 +199,38 @@ def test_a_method_that_needs_many_items_is_tried_on_all_of_them(monkeypatch: pyt
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "hungry", Hungry)
-    ranking = calibrant.fit("auto", sample(6000), budget=60).record.ranking
+    ranking = calibrant.fit("auto", simulated(6000), budget=60).record.ranking
     assert next(r for r in ranking if r["method"] == "hungry").get("repeats")
 
 
-def test_the_promising_come_first() -> None:
-    names = [c.name for c in singles(sample(50))]
-    assert names[:2] == ["temperature", "vector"]  # of the five left in the table here
-    assert sorted(names[2:]) == ["histogram"] * 2 + ["histogram_mass"] * 2 + ["isotonic"] * 2
+def conclusion(*candidates: tuple[Calibrator, float, Tensor]) -> Calibrator:
+    """What is chosen among calibrators with these numbers of parameters and made-up losses of 400 items."""
+    zero = torch.zeros(400, dtype=torch.float64)
+    done = [Candidate(calibrator, [HeldOut(loss, zero, None, degrees)]) for calibrator, degrees, loss in candidates]
+    return conclude(done, simulated(400), 5).calibrator
 
 
-def test_one_standard_error_towards_fewer_parameters() -> None:
-    """On made-up losses: the fewest parameters among those at most one standard error worse than the best."""
-    p = sample(400)
-    g = torch.Generator().manual_seed(0)
-    base = 1 + torch.rand(400, generator=g, dtype=torch.float64)
+BASE = 1 + torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("above", "expected"), [(0.0095, Temperature()), (0.0105, Vector())])
+def test_one_standard_error_towards_fewer_parameters(above: float, expected: Calibrator) -> None:
+    """The fewest parameters among those at most one standard error worse than the best."""
     ripple = torch.ones(400, dtype=torch.float64)
     ripple[::2] = -1  # mean 0; a multiple a of it has the standard error a / 20
-
-    def candidate(calibrator: Calibrator, degrees: float, loss: Tensor) -> Candidate:
-        zero = torch.zeros(400, dtype=torch.float64)
-        return Candidate(calibrator, [HeldOut(loss, zero, None, degrees, 0, ())])
-
-    def chosen(above: float) -> Calibrator:
-        few, best = candidate(Temperature(), 1, base + above), candidate(Vector(), 9, base + 0.2 * ripple)
-        return conclude([candidate(Unchanged(), 0, base + 5), few, best], p, 5).calibrator
-
     # the error of each mean is 0.014 and more, that of the paired difference 0.2 / 20 = 0.01
-    assert chosen(0.0095) == Temperature() and chosen(0.0105) == Vector()
+    few, best = (Temperature(), 1, BASE + above), (Vector(), 9, BASE + 0.2 * ripple)
+    assert conclusion((Unchanged(), 0, BASE + 5), few, best) == expected
+
+
+def test_rounding_does_not_choose() -> None:
+    """A candidate that falls short by rounding alone is as good, and the one with fewer parameters is taken."""
+    few, best = (Temperature(), 1, BASE + 1e-15), (Ets(), 4, BASE)
+    assert conclusion((Unchanged(), 0, BASE + 1), best, few) == Temperature()
 
 
 def test_a_candidate_that_cannot_be_fitted_is_listed_with_its_reason() -> None:
-    ranking = calibrant.fit("auto", sample(14)).record.ranking
+    ranking = calibrant.fit("auto", simulated(14)).record.ranking
     failed = {row["method"]: row["reason"] for row in ranking if row["status"] == "failed"}
     assert "at least 15 items" in failed["histogram"]
 
@@ -270,7 +243,7 @@ def test_what_the_guard_flags_is_not_chosen() -> None:
 
 
 def test_compositions_by_name() -> None:
-    p = sample(900, torch.full((4,), 3.0))
+    p = simulated(900, scale=3.0)
     m = calibrant.fit("temperature+histogram_mass", p)
     assert isinstance(m, Chain) and m.record.calibrator == "temperature+histogram_mass"
     with pytest.raises(UnknownNameError, match="isotonic"):
@@ -280,23 +253,8 @@ def test_compositions_by_name() -> None:
 
 
 def test_auto_as_a_calibrator_and_bad_settings() -> None:
-    p = sample(300, torch.full((4,), 3.0))
+    p = simulated(300, scale=3.0)
     assert Auto(repeats=1).fit(p).record.ranking
     for bad in ({"budget": 0}, {"folds": 1}, {"repeats": 0}):
         with pytest.raises(InputError, match=next(iter(bad))):
             calibrant.fit("auto", p, **bad)
-
-
-def test_rounding_does_not_choose() -> None:
-    """A candidate that falls short by rounding alone is as good, and the one with fewer parameters is taken."""
-    loss = torch.rand(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    done = [
-        Candidate(calibrator, [HeldOut(found, torch.zeros(200), None, degrees)])
-        for calibrator, found, degrees in (
-            (Unchanged(), loss + 1, 0.0),
-            (Ets(), loss, 4.0),
-            (Temperature(), loss + 1e-15, 1.0),
-        )
-    ]
-    p = calibrant.predictions(torch.zeros(200, 3), torch.zeros(200, dtype=torch.long))
-    assert conclude(done, p, 5).calibrator == Temperature()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from torch import Tensor
 
 import calibrant
 from calibrant.posthoc.beta import Beta, BetaMap
@@ -43,13 +42,3 @@ def test_bounded_optimum_equals_scipys(kind: str) -> None:
     _, theta = scipys(p.numpy(), y.numpy().astype(float), 0.5)
     assert np.array([float(m.a[1]), float(m.b[1]), float(m.c[1])]) == pytest.approx(theta, abs=2e-4)
     assert kind == "free" or float(m.a[1]) == 0.0
-
-
-def test_finds_a_known_map() -> None:
-    g = torch.Generator().manual_seed(1)
-    p = torch.rand(40_000, generator=g, dtype=torch.float64)
-    truth: Tensor = torch.sigmoid(0.5 * torch.log(p) - 1.5 * torch.log1p(-p) - 0.3)
-    y = (torch.rand(40_000, generator=g) < truth).long()
-    m = Beta().fit(calibrant.predictions(probs=torch.stack([1 - p, p], 1), labels=y))
-    got = torch.softmax(m(torch.log(torch.stack([1 - p, p], 1))), 1)[:, 1]
-    assert float((got - truth).abs().mean()) < 0.01

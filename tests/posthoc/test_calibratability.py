@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import calibrant
 from calibrant.posthoc.calibratability import calibratability, calibratability_curve
 from calibrant.posthoc.temperature import GRID
-from calibrant.types import Predictions
-
-
-def sample(scale: float, n: int = 1200, seed: int = 0, split: str = "test") -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, 4, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions(scale * z, y, split=split)
+from tests.posthoc.simulated import simulated
 
 
 def test_every_family_bounds_what_a_held_out_fit_reaches() -> None:
-    p, held = sample(3.0), sample(3.0, seed=1, split="calibration")
+    p, held = simulated(scale=3.0, split="test"), simulated(scale=3.0, seed=1, split="calibration")
     found = calibratability(p, ("temperature", "vector", "isotonic", "histogram_mass"))
     assert found.to_dict()["oracle"] is True and "not a result" in found.said
     for name in ("temperature", "vector"):
@@ -33,7 +25,7 @@ def test_every_family_bounds_what_a_held_out_fit_reaches() -> None:
 
 
 def test_optimal_ece_is_the_least_over_rcs_grid() -> None:
-    p = sample(2.0, n=500)
+    p = simulated(500, scale=2.0, split="test")
     room = calibratability(p, ("temperature",))["temperature"]
     assert p.logits is not None and room.optimal_ece is not None
     for T in GRID[99:400:20]:
@@ -43,7 +35,7 @@ def test_optimal_ece_is_the_least_over_rcs_grid() -> None:
 
 
 def test_curve_over_epochs() -> None:
-    rows = calibratability_curve([sample(s, n=300) for s in (1.0, 2.0, 4.0)], ece_grid=False)
+    rows = calibratability_curve([simulated(300, scale=s, split="test") for s in (1.0, 2.0, 4.0)], ece_grid=False)
     assert [r["epoch"] for r in rows] == [1, 1, 2, 2, 3, 3]
     temperatures = [r["temperature"] for r in rows if r["family"] == "temperature"]
     assert temperatures == sorted(temperatures) and temperatures[2] == pytest.approx(4 * temperatures[0], rel=1e-6)
@@ -52,5 +44,5 @@ def test_curve_over_epochs() -> None:
 
 
 def test_a_family_that_cannot_be_fitted_says_why() -> None:
-    found = calibratability(sample(1.0, n=10), ("histogram",))
+    found = calibratability(simulated(10, split="test"), ("histogram",))
     assert found["histogram"].nll is None and "at least 15 items" in (found["histogram"].reason or "")

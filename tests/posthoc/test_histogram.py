@@ -12,18 +12,11 @@ import calibrant
 from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.histogram import Histogram, HistogramMass
-from calibrant.types import Predictions
-
-
-def sample(n: int = 2000, k: int = 5, seed: int = 0) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
-    return calibrant.predictions(2 * z, y)
+from tests.posthoc.simulated import simulated
 
 
 def test_top_label_confidence_is_the_accuracy_of_the_bin_rc_section_2() -> None:
-    p = sample()
+    p = simulated(2000, 5, 2.0)
     m = Histogram(bins=15).fit(p)
     s, after = reduce(p), reduce(m.predictions(p))
     bins: dict[int, list[int]] = {}
@@ -38,7 +31,7 @@ def test_top_label_confidence_is_the_accuracy_of_the_bin_rc_section_2() -> None:
 
 
 def test_equal_mass_bins_hold_equal_counts_and_ties_stay_together() -> None:
-    p = sample(1500)
+    p = simulated(1500, 5, 2.0)
     m = HistogramMass(bins=10).fit(p)
     assert m.summary()["count"] == [150.0] * 10
     c = torch.tensor([0.5] * 70 + [0.9] * 30)
@@ -58,7 +51,7 @@ def test_an_empty_bin_leaves_the_confidence_alone() -> None:
 
 
 def test_logits_carry_the_confidence_and_share_the_rest_in_proportion() -> None:
-    p = sample(3000)
+    p = simulated(3000, 5, 2.0)
     m = HistogramMass().fit(p)
     assert p.logits is not None
     before, after = torch.softmax(p.logits, 1), torch.softmax(m(p.logits), 1)
@@ -93,7 +86,7 @@ def test_another_class_may_rise_above_the_predicted_one_but_the_label_stays() ->
 
 @pytest.mark.parametrize("cls", [Histogram, HistogramMass])
 def test_one_vs_rest_by_naive_loops(cls: type[Histogram]) -> None:
-    p = sample(600, k=3)
+    p = simulated(600, 3, 2.0)
     m = cls(bins=8, kind="one_vs_rest").fit(p)
     assert p.logits is not None
     prob = torch.softmax(p.logits, 1)
@@ -117,31 +110,12 @@ def test_one_vs_rest_by_naive_loops(cls: type[Histogram]) -> None:
     assert torch.allclose(after, expected, atol=1e-10)
 
 
-def test_top1_files_can_be_binned() -> None:
-    g = torch.Generator().manual_seed(0)
-    c = torch.rand(500, generator=g)
-    p = calibrant.predictions(
-        predicted=torch.zeros(500), confidence=c, labels=(torch.rand(500, generator=g) > 0.5).long()
-    )
-    for name in ("histogram", "histogram_mass", "isotonic", "auto"):
-        m = calibrant.fit(name, p)
-        after = m.predictions(p)
-        assert after.logits is None and after.confidence is not None
-        assert float((after.confidence - 0.5).abs().mean()) < 0.12
-    with pytest.raises(InputError, match="histogram_mass"):
-        calibrant.fit("temperature", p)
-
-
 def test_bad_input_is_one_line() -> None:
-    p = sample(10)
+    p = simulated(10, 5, 2.0)
     with pytest.raises(InputError, match=r"histogram needs at least 15 items .*have 10"):
         calibrant.fit("histogram", p)
-    with pytest.raises(InputError, match="kind='all'"):
-        calibrant.fit("histogram", p, kind="all")
     with pytest.raises(InputError, match="bins=0"):
         calibrant.fit("histogram", p, bins=0)
-    with pytest.raises(InputError, match="bins=2.5 must be a whole number"):
-        calibrant.fit("histogram", p, bins=2.5)
 
 
 def test_the_identity_keeps_the_confidence_of_an_earlier_map() -> None:

@@ -57,3 +57,11 @@ def test_softened_ends_never_pass_their_neighbours() -> None:
     assert steps.y[0] == 0 and 0 < steps.soft[0] < steps.y[2]
     only = pava(np.array([0.1, 0.2, 0.2]), np.array([False, False, False]))
     assert set(only.y) == {0.0} and only.soft[0] == pytest.approx(0.5 / 4)
+
+
+def test_centred_points_are_the_means_of_the_blocks() -> None:
+    values = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
+    hit = np.array([False, True, False, True, True, True])
+    steps = pava(values, hit, centred=True)
+    assert steps.x == pytest.approx([0.1, 0.25, (0.4 + 0.6 + 0.9) / 3])
+    assert steps.y == pytest.approx([0.0, 0.5, 1.0])

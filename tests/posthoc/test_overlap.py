@@ -50,14 +50,6 @@ def test_the_same_items_in_another_shape_are_refused(n: int, k: int, how: str) -
     calibrant.evaluate(fitted.predictions(judged(again(p, how))), metrics=["nll"], allow_reuse=True)
 
 
-@pytest.mark.parametrize("method", ["temperature", "histogram", "isotonic", "vector"])
-def test_other_items_are_accepted(method: str) -> None:
-    fitted = calibrant.fit(method, drawn(500, 5, 0))
-    other = drawn(500, 5, 1)
-    assert fitted.overlap(other) == 0
-    calibrant.evaluate(fitted.predictions(judged(other)), metrics=["nll"])
-
-
 def test_the_same_items_of_an_ensemble_are_refused() -> None:
     p = drawn(300, 5, 0)
     members = replace(p, logits=torch.stack([drawn(300, 5, seed).logits for seed in (0, 1)]))  # type: ignore[misc]

@@ -40,16 +40,6 @@ def test_impossible_classes_do_not_count() -> None:
     assert float(m.b[2]) == pytest.approx(-oracle.b_, abs=1e-5)
 
 
-def test_two_classes_are_one_binary_problem() -> None:
-    g = torch.Generator().manual_seed(1)
-    s = 2 * torch.randn(500, generator=g, dtype=torch.float64)
-    y = (torch.rand(500, generator=g) < torch.sigmoid(0.5 * s + 0.3)).long()
-    m = Platt().fit(calibrant.predictions(torch.stack([torch.zeros_like(s), s], 1), y))
-    oracle = _SigmoidCalibration().fit(s.numpy(), y.numpy())
-    got = torch.softmax(m(torch.stack([torch.zeros_like(s), s], 1)), 1)[:, 1]
-    assert got.numpy() == pytest.approx(oracle.predict(s.numpy()), abs=1e-5)
-
-
 def test_separable_scores_stay_short_of_certainty() -> None:
     s = torch.linspace(-5, 5, 40, dtype=torch.float64)
     m = Platt().fit(calibrant.predictions(torch.stack([-s, s], 1), (s > 0).long()))

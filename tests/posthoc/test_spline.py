@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,9 +9,7 @@ from scipy.interpolate import CubicSpline
 from sklearn.isotonic import IsotonicRegression
 
 import calibrant
-from calibrant import files
 from calibrant.errors import InputError
-from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.spline import Spline, cdf_spline
 
 
@@ -57,32 +53,6 @@ def test_monotone_and_never_exactly_0_or_1(scale: float, n: int, accuracy: float
         order = torch.argsort(before[: len(mass)])
         assert bool((torch.diff(mass[order]) >= -1e-9).all())
         assert float(mass.min()) > 0 and float(mass.max()) < 1
-
-
-def test_keeps_the_ranking_of_real_predictions(big_data: Path) -> None:
-    """Fitted on one half: never 0 or 1, monotone, and NLL and AUROC no worse than isotonic regression's."""
-    for path in sorted((big_data / "logits").glob("cifar10_*.npz")):
-        p = files.read(path)
-        order = torch.randperm(p.n, generator=torch.Generator().manual_seed(0))
-        calibration, test = p.take(order[: p.n // 2]), p.take(order[p.n // 2 :])
-        ours, isotonic = (
-            evaluate(calibrant.fit(name, calibration).predictions(test), metrics=("nll", "auroc"), intervals=False)
-            for name in ("spline", "isotonic")
-        )
-        confidence = calibrant.fit("spline", calibration).predictions(test).confidence
-        assert confidence is not None and float(confidence.min()) > 0 and float(confidence.max()) < 1
-        assert ours["auroc"].value > isotonic["auroc"].value - 1e-3
-        assert ours["nll"].value < isotonic["nll"].value + 0.005
-
-
-def test_undoes_a_known_distortion() -> None:
-    g = torch.Generator().manual_seed(0)
-    c = 0.5 + 0.5 * torch.rand(20_000, generator=g, dtype=torch.float64)
-    truth = 0.4 + 0.5 * (c - 0.5)
-    hit = torch.rand(20_000, generator=g) < truth
-    p = calibrant.predictions(predicted=torch.zeros(20_000, dtype=torch.long), confidence=c, labels=(~hit).long())
-    got = Spline().fit(p).predictions(p).confidence
-    assert got is not None and float((got - truth).abs().mean()) < 0.02 < float((c - truth).abs().mean()) / 10
 
 
 def test_within_two() -> None:

@@ -31,12 +31,12 @@ def oracle(z: Tensor, y: Tensor) -> float:
     def loss(x: float) -> float:
         return float(torch.nn.functional.cross_entropy(z.double() * math.exp(-x), y))
 
-    best = min(np.linspace(-9, 9, 181), key=loss)
-    found = minimize_scalar(loss, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10})
+    best = min(np.linspace(-9, 9, 91), key=loss)
+    found = minimize_scalar(loss, bounds=(best - 0.3, best + 0.3), method="bounded", options={"xatol": 1e-10})
     return math.exp(found.x)
 
 
-@pytest.mark.parametrize("truth", [0.002, 0.02, 0.1, 1.0, 4.18, 20.0, 100.0, 5000.0])
+@pytest.mark.parametrize("truth", [0.002, 0.1, 1.0, 4.18, 5000.0])
 @pytest.mark.parametrize(("n", "k"), [(3000, 3), (1500, 50)])
 def test_exact_and_near_the_truth_over_seven_decades(truth: float, n: int, k: int) -> None:
     z, y = simulate(n, k)

@@ -5,6 +5,7 @@ Without chromium these are skipped, except under CI=true, where a missing browse
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,8 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
 
 from calibrant import predictions
+from calibrant.cli import run
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report.html import Audit, write
 from calibrant.report.operating import OperatingPoints, operating_points
@@ -62,8 +66,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         if os.environ.get("CI") == "true":
             pytest.fail("CI=true, but chromium or chromedriver is missing: apt-get install chromium chromium-driver")
         pytest.skip("no chromium and chromedriver here: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
@@ -86,6 +88,10 @@ def page(browser: Any, address: str) -> Any:
     browser.get_log("performance")
     browser.get(address)
     return browser
+
+
+def find(page: Any, selector: str) -> Any:
+    return page.find_element("css selector", selector)
 
 
 def shown(page: Any, name: str) -> str:
@@ -114,10 +120,7 @@ def compare(page: Any, points: OperatingPoints, i: int) -> None:
 
 
 def test_the_slider_shows_what_python_computed(page: Any, points: OperatingPoints) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    slider = page.find_element(By.CSS_SELECTOR, ".slider")
+    slider = find(page, ".slider")
     slider.send_keys(Keys.HOME)
     compare(page, points, 0)
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -130,48 +133,40 @@ def test_the_slider_shows_what_python_computed(page: Any, points: OperatingPoint
 
 
 def test_the_command_has_the_threshold_of_the_slider(page: Any, points: OperatingPoints) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    slider, command, copy = (page.find_element(By.CSS_SELECTOR, name) for name in (".slider", ".command", ".copy"))
+    slider, command, copy = (find(page, name) for name in (".slider", ".command", ".copy"))
     for key, i in ((Keys.HOME, 0), (Keys.ARROW_RIGHT, 1), (Keys.END, len(points.threshold) - 1)):
         slider.send_keys(key)
         words = command.text.split()
         assert words[:4] == ["calibrant", "decide", "CALIBRATION", "--threshold"] and words[5:] == ["-o", "rule"]
         assert float(words[4]) == points.threshold[i]
     copy.click()
-    assert page.find_element(By.CSS_SELECTOR, ".copied").text == "copied"
-    box = page.find_element(By.CSS_SELECTOR, ".filter")
+    assert find(page, ".copied").text == "copied"
+    box = find(page, ".filter")
     box.send_keys(Keys.CONTROL, "v")
     assert box.get_attribute("value") == command.text
 
 
 def test_a_typed_threshold_is_looked_up(page: Any, points: OperatingPoints) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    box = page.find_element(By.CSS_SELECTOR, ".threshold")
+    box = find(page, ".threshold")
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys("0.9", Keys.TAB)
     compare(page, points, int(np.flatnonzero(points.threshold == 0.9)[0]))
-    assert page.find_element(By.CSS_SELECTOR, ".answer").text == ""
+    assert find(page, ".answer").text == ""
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys("0.90000001", Keys.TAB)
-    assert "nearest stored" in page.find_element(By.CSS_SELECTOR, ".answer").text
+    assert "nearest stored" in find(page, ".answer").text
 
 
 @pytest.mark.parametrize("sure", [False, True])
 @pytest.mark.parametrize("goal", [0.75, 0.95, 1.0])
 def test_ask_for_an_accuracy(page: Any, points: OperatingPoints, goal: float, sure: bool) -> None:
-    from selenium.webdriver.common.by import By
-
-    box = page.find_element(By.CSS_SELECTOR, ".goal")
+    box = find(page, ".goal")
     box.clear()
     box.send_keys(f"{100 * goal:g}")
     if sure:
-        page.find_element(By.CSS_SELECTOR, ".sure").click()
-    page.find_element(By.CSS_SELECTOR, ".find").click()
-    answer = page.find_element(By.CSS_SELECTOR, ".answer").text
+        find(page, ".sure").click()
+    find(page, ".find").click()
+    answer = find(page, ".answer").text
     expected = points.at_accuracy(goal, sure=sure)
     if expected is None:
         assert answer.startswith("No threshold")
@@ -191,18 +186,16 @@ def column(page: Any, i: int) -> list[str]:
 
 
 def test_the_table_sorts_by_any_column(page: Any, found: Audit) -> None:
-    from selenium.webdriver.common.by import By
-
     assert column(page, 0) == list(CLASSES)
-    heads = page.find_elements(By.CSS_SELECTOR, ".sortable th")
+    heads = page.find_elements("css selector", ".sortable th")
     for i in range(1, len(heads)):
-        button = heads[i].find_element(By.TAG_NAME, "button")
+        button = heads[i].find_element("tag name", "button")
         for direction, sign in (("descending", -1), ("ascending", 1)):
             button.click()
             assert heads[i].get_attribute("aria-sort") == direction
             values = [numbers_in(text)[0] for text in column(page, i)]
             assert values == sorted(values, key=lambda v: sign * v)
-    heads[0].find_element(By.TAG_NAME, "button").click()
+    heads[0].find_element("tag name", "button").click()
     names = column(page, 0)
     assert set(names) == set(CLASSES)
     assert names.index("class 9") < names.index("class 10")  # as people count
@@ -213,26 +206,12 @@ def test_the_table_sorts_by_any_column(page: Any, found: Audit) -> None:
 
 
 def test_the_table_filters(page: Any) -> None:
-    from selenium.webdriver.common.by import By
-
-    page.find_element(By.CSS_SELECTOR, ".filter").send_keys("CLASS 1")
+    find(page, ".filter").send_keys("CLASS 1")
     seen = page.execute_script(
         "return [...document.querySelectorAll('.sortable tbody tr')].filter(r => r.offsetHeight > 0)"
         ".map(r => r.cells[0].textContent)"
     )
     assert [text.strip() for text in seen] == ["class 10"]
-
-
-def test_evil_names_stay_text(page: Any) -> None:
-    from selenium.common.exceptions import NoAlertPresentException
-    from selenium.webdriver.common.by import By
-
-    with pytest.raises(NoAlertPresentException):
-        _ = page.switch_to.alert.text
-    assert page.find_element(By.TAG_NAME, "h1").text == f"Can you trust {EVIL_FILE}?"
-    assert EVIL_FILE in page.title
-    assert EVIL in page.find_element(By.CSS_SELECTOR, ".mistakes").text  # ids and class names
-    assert page.execute_script("return document.querySelectorAll('script').length") == 2
 
 
 def test_the_policy_blocks_what_escaping_would_let_through(page: Any) -> None:
@@ -246,15 +225,13 @@ def test_the_policy_blocks_what_escaping_would_let_through(page: Any) -> None:
 
 
 def test_dark_and_light(page: Any) -> None:
-    from selenium.webdriver.common.by import By
-
     def paper() -> str:
         return str(page.execute_script("return getComputedStyle(document.body).backgroundColor"))
 
     def curve() -> str:
         return str(page.execute_script("return getComputedStyle(document.querySelector('figure svg text')).fill"))
 
-    button = page.find_element(By.ID, "theme")
+    button = find(page, "#theme")
     first = (paper(), curve())
     button.click()
     second = (paper(), curve())
@@ -264,11 +241,8 @@ def test_dark_and_light(page: Any) -> None:
 
 
 def test_two_files_have_two_sliders(browser: Any, found: Audit, tmp_path: Path) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
     browser.get(write(tmp_path / "two.html", [found, replace(found, name="again")], command="x").as_uri())
-    sliders = browser.find_elements(By.CSS_SELECTOR, ".slider")
+    sliders = browser.find_elements("css selector", ".slider")
     before = [slider.get_attribute("value") for slider in sliders]
     sliders[1].send_keys(Keys.HOME)
     assert [slider.get_attribute("value") for slider in sliders] == [before[0], "0"]
@@ -280,21 +254,9 @@ def test_two_files_have_two_sliders(browser: Any, found: Audit, tmp_path: Path) 
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("width", [360, 420, 1280])
-def test_nothing_sticks_out(page: Any, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of an audit with advice and groups: every table that the report can have."""
-    from calibrant.cli import run
-
     where = tmp_path_factory.mktemp("advised")
     rng = np.random.default_rng(0)
     z = rng.normal(0, 1.6, (600, 5))
@@ -305,15 +267,18 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (where / "r.html").as_uri()
 
 
-def test_no_table_is_clipped_on_a_laptop(browser: Any, advised: str) -> None:
+@pytest.mark.parametrize("width", [360, 420, 1280])
+def test_the_page_fits_every_width(browser: Any, advised: str, width: int) -> None:
+    """A phone scrolls wide tables inside their frame; a laptop shows them whole."""
     browser.get(advised)
-    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         clipped = (
             "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         )
-        assert browser.execute_script(clipped) == 0
+        assert width < 600 or browser.execute_script(clipped) == 0
         assert browser.execute_script("return document.querySelectorAll('.panel tr.worst').length") == 1
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -342,8 +307,6 @@ def test_every_number_has_a_tooltip_and_its_percent_sign(browser: Any, advised: 
 
 
 def test_printing_gives_one_page(browser: Any, advised: str, found: Audit, tmp_path: Path) -> None:
-    import base64
-
     several = write(tmp_path / "two.html", [found, replace(found, name="again")], command="x").as_uri()
     for address in (advised, several):
         browser.get(address)
@@ -352,18 +315,17 @@ def test_printing_gives_one_page(browser: Any, advised: str, found: Audit, tmp_p
 
 
 def test_the_markdown_button_copies_the_verdict_and_six_numbers(page: Any, found: Audit) -> None:
-    from selenium.webdriver.common.by import By
-
     page.execute_script(
         "window.copied = ''; document.addEventListener('copy', () => {"
         " const e = document.activeElement; window.copied = e.value; })"
     )
-    page.find_element(By.ID, "copy").click()
+    find(page, "#copy").click()
     text = page.execute_script("return window.copied")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert find(page, "h1").text == f"Can you trust {EVIL_FILE}?" and EVIL in find(page, ".mistakes").text
     assert len(rows) == 1 + 1 + 6 and all(row.count(" | ") == 1 for row in rows)
     assert f"{100 * found.report['accuracy'].value:.2f}%" in text  # type: ignore[operator]
-    assert "\\<img src=x onerror=alert(1)\\>" in text and page.find_element(By.ID, "copy").text == "Copied"
+    assert "\\<img src=x onerror=alert(1)\\>" in text and find(page, "#copy").text == "Copied"
 
 
 def test_no_error_and_no_request(page: Any, address: str) -> None:
@@ -379,13 +341,9 @@ def test_no_error_and_no_request(page: Any, address: str) -> None:
 
 
 def test_the_page_of_claims_opens_without_errors_and_switches_colours(browser: Any, tmp_path: Path) -> None:
-    from selenium.webdriver.common.by import By
-
-    from calibrant.cli import run
-
     assert run(["bench", "report", "-o", str(tmp_path / "claims.html")]) == 0
     browser.get_log("browser")
     browser.get((tmp_path / "claims.html").as_uri())
-    browser.find_element(By.ID, "theme").click()
+    find(browser, "#theme").click()
     assert browser.execute_script("return document.documentElement.dataset.theme") in ("light", "dark")
     assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]

@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
+from scipy.stats import binomtest, spearmanr
 
+from calibrant.diagnostics.overfitting import Epoch
 from calibrant.functional import Scores, reduce
 from calibrant.functional.decomposition import event_bins
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
-from calibrant.report.plots import shift
+from calibrant.report.plots import overfitting_curves, overfitting_scatter, shift
 from calibrant.report.plots.shift import heatmap
 from calibrant.report.plots.svg import to_svg
 from calibrant.types import Estimate, Predictions, Report
+
+RUNS = [[Epoch(e, 1 / e, 0.5 + 0.1 * e * s, 0.01 * e, 0.5 + 0.05 * e * s) for e in range(1, 6)] for s in (1, 2)]
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def scores(make: Callable[..., Predictions]) -> Scores:
 
 
 def test_reliability_draws_accuracy_with_its_interval(scores: Scores) -> None:
-    ax = plots.reliability(scores, interval="clopper-pearson")
+    ax = plots.reliability(scores)
     (drawn,) = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
     line, _, (segments,) = drawn.lines
     sums = event_bins(scores)
@@ -36,7 +39,7 @@ def test_reliability_draws_accuracy_with_its_interval(scores: Scores) -> None:
         b = int(np.ceil(conf * scores.bins)) - 1
         n, hits = int(sums.count[0, b]), int(sums.correct[0, b])
         assert acc == pytest.approx(hits / n)
-        expected = binomtest(hits, n).proportion_ci(0.95, "exact")
+        expected = binomtest(hits, n).proportion_ci(0.95, "wilson")
         np.testing.assert_allclose(segment[:, 1], (expected.low, expected.high), atol=1e-9)
 
 
@@ -58,7 +61,7 @@ def test_density_shares_sum_to_one(scores: Scores) -> None:
         assert patch.get_data().values.sum() == pytest.approx(1)  # type: ignore[attr-defined]
 
 
-def test_one_can_draw_into_axes_of_ones_own(scores: Scores) -> None:
+def test_a_plot_is_drawn_into_given_axes(scores: Scores) -> None:
     ax = Figure().add_subplot()
     assert plots.reliability(scores, ax=ax) is ax
     assert plots.risk_coverage(scores, ax=ax) is ax
@@ -86,7 +89,7 @@ def test_svg_is_deterministic_small_and_well_formed(scores: Scores) -> None:
     assert "items, says" in "".join(e.text or "" for e in root.iter("title"))
 
 
-def test_settings_are_left_as_found(scores: Scores) -> None:
+def test_matplotlib_settings_are_unchanged(scores: Scores) -> None:
     before = dict(matplotlib.rcParams)
     to_svg(plots.risk_coverage(scores), "x")
     assert dict(matplotlib.rcParams) == before
@@ -101,7 +104,7 @@ def test_a_small_panel_of_the_forest_has_two_labels_at_most(spread: float) -> No
     assert 1 <= sum(low <= t <= high for t in ax.get_xticks()) <= 2
 
 
-def test_names_are_no_formulas(make: Callable[..., Predictions], recwarn: pytest.WarningsRecorder) -> None:
+def test_names_are_drawn_as_text(make: Callable[..., Predictions], recwarn: pytest.WarningsRecorder) -> None:
     """People call runs and shifts as they like; matplotlib would set what stands between dollars, or fail on it."""
     name = r"a$\nosuch{$b"
     report = evaluate(make(n=200), intervals=False)
@@ -114,3 +117,19 @@ def test_names_are_no_formulas(make: Callable[..., Predictions], recwarn: pytest
     for ax in drawn:
         assert name in to_svg(ax, "names")
     assert not recwarn.list
+
+
+def test_points_are_the_gap_and_the_effect_of_each_epoch() -> None:
+    flat = [e for run in RUNS for e in run]
+    (drawn,) = (line for line in overfitting_scatter({"row": flat}).lines if str(line.get_label()).startswith("row"))
+    assert list(drawn.get_xdata()) == [e.test_nll - e.train_nll for e in flat]
+    assert list(drawn.get_ydata()) == [e.test_nll - e.pep_nll for e in flat]
+    rho = spearmanr([e.overfitting for e in flat], [e.effect for e in flat]).statistic
+    assert drawn.get_label() == f"row, ρ = {rho:.2f}".replace("-", "−")
+
+
+def test_curves_have_the_mean_over_seeds() -> None:
+    lines = {str(line.get_label()): line for line in overfitting_curves(RUNS).lines}
+    assert list(lines["PEP"].get_ydata()) == pytest.approx(
+        [(a.pep_nll + b.pep_nll) / 2 for a, b in zip(*RUNS, strict=True)]
+    )

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scipy.stats import binomtest
 from torch import nn
 
@@ -20,7 +19,6 @@ from calibrant.errors import InputError
 from calibrant.report.numbers import percent
 from calibrant.report.panels import drawn
 from calibrant.report.plots.shift import heatmap
-from calibrant.report.stress_panels import panels
 from calibrant.report.stress_report import StressReport
 
 
@@ -67,7 +65,7 @@ def test_three_lines_of_python(report: StressReport) -> None:
         report.plot("ecee")
 
 
-def test_cells_against_corrupting_by_hand(report: StressReport) -> None:
+def test_cells_equal_corruptions_made_by_hand(report: StressReport) -> None:
     from calibrant.shifts import corrupt
 
     test = load("digits")["test"]
@@ -91,7 +89,7 @@ def test_every_tile_says_its_number() -> None:
 
 
 def test_panels_show_what_was_found(report: StressReport) -> None:
-    made = {panel.title: panel for panel in panels(report)}
+    made = {panel.title: panel for panel in report.panels()}
     assert list(made) == [
         "How well does it hold up on corrupted images?",
         "Does a calibrator fitted on clean data survive the shift?",
@@ -139,6 +137,9 @@ def test_bad_input(images: object, labels: object, word: str) -> None:
 
     with pytest.raises(InputError, match=word):
         calibrant.stress(network, images, labels, types=["fog"], suite="corruptions")
+    for name in ("limit", "batch"):
+        with pytest.raises(InputError, match=f"{name} must be 1 or more"):
+            calibrant.stress(network, images, labels, **{name: 0})  # type: ignore[arg-type]
 
 
 def small(**more: object) -> dict[str, object]:
@@ -175,39 +176,28 @@ def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
         calibrant.stress(lambda x: x.flatten(1)[:, 20:30], test.x, test.y, **small(out=out))  # type: ignore[arg-type]
 
 
-def test_ones_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
+def test_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
     test = load("digits")["test"]
     x, y = test.x[:30], test.y[:30]
     np.save(tmp_path / "dim.npy", np.concatenate([(x / s).to(torch.uint8)[:, 0].numpy() for s in (2, 4)]))
     np.save(tmp_path / "labels.npy", y.numpy())
     given = {"corruptions": tmp_path, "severities": [1, 2], "suite": "corruptions", "intervals": False}
-    one = calibrant.stress(model(), x, y, **given, natural={"new": (x[:20], y[:20])}, out=tmp_path / "out")  # type: ignore[arg-type]
+    np.savez(tmp_path / "again.npz", images=x[:20, 0].numpy(), labels=y[:20].numpy())
+    natural = {"new": (x[:20], y[:20]), "file": tmp_path / "again.npz"}
+    one = calibrant.stress(model(), x, y, **given, natural=natural, out=tmp_path / "out")  # type: ignore[arg-type]
     with torch.no_grad():
         right = {s: model()((x / s).to(torch.uint8).float() / 255).argmax(1) == y for s in (2, 4)}
     assert one.values()["dim", 1] == pytest.approx(float(right[2].double().mean()))
     assert one.values()["dim", 2] == pytest.approx(float(right[4].double().mean()))
-    assert one.outcome.natural["new"].n == 20
+    new, file = (one.outcome.natural[name] for name in ("new", "file"))
+    assert new.n == 20 and new["nll"].value == file["nll"].value
+    with pytest.raises(InputError, match=r"dim has severities 1,2; pass --severities 1,2"):
+        calibrant.stress(model(), x, y, **{**given, "severities": [1, 3]})  # type: ignore[arg-type]
     half = calibrant.stress(lambda v: 0.5 * model()(v), x, y, **given, reference=tmp_path / "out")  # type: ignore[arg-type]
     assert half.outcome.corruptions is not None and half.outcome.corruptions.normalised["mce"].value == 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "word"),
-    [
-        ({"types": []}, "types is empty"),
-        ({"severities": [0]}, "severities lie in 1 … 5"),
-        ({"suite": "natural"}, "needs sets"),
-        ({"limit": 0}, "limit must be 1 or more"),
-        ({"batch": 0}, "batch must be 1 or more"),
-    ],
-)
-def test_bad_settings(wrong: dict[str, object], word: str) -> None:
-    test = load("digits")["test"]
-    with pytest.raises(InputError, match=word):
-        calibrant.stress(model(), test.x, test.y, **small(**wrong))  # type: ignore[arg-type]
-
-
-def test_a_model_that_cannot_read_the_images_or_lacks_their_classes_is_said_at_once(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_the_images_is_refused(tmp_path: Path) -> None:
     x, y = torch.rand(6, 1, 8, 8), torch.arange(6)
     wrong = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
     with pytest.raises(InputError, match=r"'Sequential' cannot read these images \(1×8×8\): mat1 and mat2"):
@@ -218,30 +208,11 @@ def test_a_model_that_cannot_read_the_images_or_lacks_their_classes_is_said_at_o
     assert not (tmp_path / "out").exists()
 
 
-def test_sets_on_disk_from_python(tmp_path: Path) -> None:
-    """A re-collected set and a corruption set, each a path."""
-    x = (torch.rand(20, 8, 8, generator=torch.Generator().manual_seed(0)) * 255).byte()
-    y = torch.arange(20) % 10
-    np.savez(tmp_path / "new.npz", images=x.numpy(), labels=y.numpy())
-    for severity in ("1", "3"):
-        for i in range(20):
-            cell = tmp_path / "C" / "mine" / severity / str(int(y[i]))
-            cell.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(x[i].numpy() // int(severity)).save(cell / f"{i:02d}.png")
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    given = {"natural": {"new": tmp_path / "new.npz"}, "corruptions": tmp_path / "C", "intervals": False}
-    report = calibrant.stress(model, x[:, None], y, suite="corruptions", severities=(1, 3), **given)  # type: ignore[arg-type]
-    clean = report.outcome.clean["accuracy"].value
-    assert report.outcome.natural["new"]["accuracy"].value == clean == report.values()["mine", 1]
-    with pytest.raises(InputError, match="mine has severities 1,3; pass"):
-        calibrant.stress(model, x[:, None], y, suite="corruptions", **given)  # type: ignore[arg-type]
-
-
 def test_one_severity_is_called_the_only_one(stressed_once: StressReport) -> None:
     text = stressed_once.table()
     assert "severity 5, the only one tried" in text and "breaks this model first" not in text
     assert not any(line.startswith("mean") for line in text.splitlines())
-    (made,) = [p for p in panels(stressed_once) if p.title.startswith("How well does it hold")]
+    (made,) = [p for p in stressed_once.panels() if p.title.startswith("How well does it hold")]
     assert [row[0] for row in made.tables[0].rows] == ["clean", "5"]
 
 
@@ -251,15 +222,15 @@ def test_the_table_has_the_units_of_the_page(stressed_once: StressReport) -> Non
     accuracy, nll = (stressed_once.outcome.clean[name].value for name in ("accuracy", "nll"))
     assert accuracy is not None and clean.split()[1:3] == [percent(1 - accuracy), f"{nll:.3f}"]
     row = next(line for line in text.splitlines() if line.startswith("5 "))
-    (made,) = [p for p in panels(stressed_once) if p.title.startswith("How well does it hold")]
+    (made,) = [p for p in stressed_once.panels() if p.title.startswith("How well does it hold")]
     same = " ".join(made.tables[0].rows[1]).replace(" [", " ").replace(", ", "…").replace("]", "")
     assert row.split() == same.split()
     assert max(len(clean), len(row)) <= 80
 
 
-def test_notes_stand_in_the_first_section_whichever_it_is(stressed_once: StressReport) -> None:
+def test_general_notes_are_in_the_first_section(stressed_once: StressReport) -> None:
     o = replace(stressed_once.outcome, corruptions=None, broken=(), notes=("no calibrators: too <few>",))
-    made = panels(replace(stressed_once, outcome=o))
+    made = replace(stressed_once, outcome=o).panels()
     assert [("no calibrators: too <few>" in p.notes) for p in made] == [i == 0 for i in range(len(made))]
 
 
@@ -272,7 +243,7 @@ def test_accuracy_against_frequency_has_wilsons_interval(stressed_once: StressRe
     assert len(found) == 10
 
 
-def test_no_end_of_a_share_lies_beyond_one(stressed_once: StressReport) -> None:
+def test_intervals_of_shares_stay_within_zero_and_one(stressed_once: StressReport) -> None:
     o = stressed_once.outcome
     shares = [e for row in o.perturbations.values() for n, e in row.items() if n != "cross_entropy_consistency"]
     shares += [e for report in o.ood.values() for row in report.scores.values() for e in row.values()]

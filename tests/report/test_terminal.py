@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console, RenderableType
 
 from calibrant import predictions
+from calibrant.display import short_names
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import Comparison, Difference
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import numbers, terminal
 from calibrant.report.explain import MEANING
 from calibrant.report.panels import Table
-from calibrant.report.steps import next_steps
 
 
 def shown(renderable: RenderableType) -> str:
@@ -56,31 +57,39 @@ def test_comparison_in_words() -> None:
     assert "within noise" in text
 
 
-def test_records_of_any_columns() -> None:
-    records = [
-        {"method": "temperature", "nll": 0.25, "ok": True},
-        {"method": "isotonic", "nll": None, "why": ["a", "b"]},
-    ]
-    text = shown(terminal.text_table(Table.of("", records, chosen=0)))
-    for part in ("temperature", "0.2500", "yes", "isotonic", "a, b"):
-        assert part in text
-
-
-def test_steps_are_commands_of_the_design() -> None:
-    report = evaluate([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], intervals=False)
-    assert any(step.command and step.command.startswith("calibrant audit") for step in next_steps(report))
-
-
 def test_a_column_named_after_a_metric_has_its_unit() -> None:
     """Percent for shares, plain numbers for NLL and Brier, in every table."""
     ece = {"value": 0.0123, "low": 0.01, "high": 0.02}
     record = {"method": "x", "nll": 0.25, "ece": ece, "ece after": 0.5, "room_ece": 0.004, "brier": 0.125, "auroc": 0.9}
-    records = [record | {"variance_of_confidence": 0.0625, "gap": -0.01, "items": 3.0}]
+    records = [
+        record | {"variance_of_confidence": 0.0625, "gap": -0.01, "items": 3.0},
+        {"method": "isotonic", "nll": None, "why": ["a", "b"], "ok": True},
+    ]
     text = shown(terminal.text_table(Table.of("", records)))
-    for part in ("0.2500", "1.23% [1.00, 2.00]", "50.00%", "0.40%", "0.1250", "90.00%", "0.0625", "−1.00%"):
+    shares = ("1.23% [1.00, 2.00]", "50.00%", "0.40%", "90.00%", "−1.00%")
+    for part in (*shares, "0.2500", "0.1250", "0.0625", "a, b", "yes"):
         assert part in text
     assert "3.0" not in text
 
 
-def test_percent_of_less_than_nothing_has_a_minus() -> None:
+def test_negative_percentages_have_a_minus_sign() -> None:
     assert numbers.percent(-0.0123) == "−1.2%"
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["/data/x/test.npz"], ["test.npz"]),
+        (["run/a/test.npz", "run/b/test.npz"], ["a/test.npz", "b/test.npz"]),
+        (["x.npz", "x.npz"], ["x.npz", "x.npz (2)"]),
+        (["parts/"], ["parts"]),
+        (["a\\b.npz"], ["b.npz"]),
+        (["A", "B"], ["A", "B"]),
+        (["/"], ["/"]),
+        (["nets:plain@w/a.npz", "nets:smooth@w/a.npz"], ["nets:plain", "nets:smooth"]),
+        (["nets:plain@w/a.npz", "nets:plain@w/b.npz"], ["a.npz", "b.npz"]),
+        ([], []),
+    ],
+)
+def test_short_names_stay_distinct(names: list[str], short: list[str]) -> None:
+    assert short_names(names) == short

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.errors import CalibrantError, InputError, SplitError
+from calibrant.errors import CalibrantError, InputError
 from calibrant.functional import predictions
 from calibrant.targets import AdaLS, ArAdaLS, Levels
-from calibrant.targets.adaptive import epsilon_of
 from calibrant.training import read
 from calibrant.types import Predictions, Split
 
@@ -27,13 +27,11 @@ def validation(seed: int, n: int = 60) -> Predictions:
     return predictions(logits, torch.randint(Z, (n,), generator=rng), split=Split.VALIDATION)
 
 
-def algorithm_1(
-    epochs: list[Predictions], level: list[int], r_count: int, alpha: float, low: float
-) -> list[list[float]]:
+def algorithm_1(epochs: list[Predictions], level: list[int], r_count: int, alphas: list[float]) -> list[list[float]]:
     """The pseudo-code: p̃ starts at one-hot, Eq. 3 after each epoch, the clip; returns p̃ after every epoch."""
     soft = [1.0] * r_count
     path = [list(soft)]
-    for epoch in epochs:
+    for epoch, alpha in zip(epochs, alphas, strict=True):
         assert epoch.logits is not None
         for r in range(r_count):
             confidence, correct, count = 0.0, 0, 0
@@ -46,7 +44,7 @@ def algorithm_1(
                 correct += p.index(max(p)) == int(epoch.labels[i])
                 count += 1
             soft[r] = soft[r] - alpha * (confidence / count - correct / count)
-            soft[r] = min(1.0, max(low, soft[r]))
+            soft[r] = min(1.0, max(1 / Z + 1e-3, soft[r]))
         path.append(list(soft))
     return path
 
@@ -59,7 +57,7 @@ def test_ar_adals_is_algorithm_1() -> None:
     target = ArAdaLS(classes=Z, alpha=0.3, levels=3, given=Levels(train, torch.tensor(level)))
     for number, epoch in enumerate(epochs):
         target.observe(number, epoch)
-    path = algorithm_1(epochs, level, 3, 0.3, 1 / Z + 1e-3)
+    path = algorithm_1(epochs, level, 3, [0.3] * 6)
     torch.testing.assert_close(target.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
     assert min(path[-1]) == 1 / Z + 1e-3  # the clip was reached
 
@@ -72,12 +70,12 @@ def test_ar_adals_is_algorithm_1() -> None:
         assert q[i, label].item() == pytest.approx(path[-1][r], rel=1e-6)
 
 
-def test_adals_is_algorithm_1_with_one_level() -> None:
-    epochs = [validation(seed) for seed in range(4)]
-    target = AdaLS(classes=Z, alpha=0.05)
+def test_adals_is_algorithm_1_with_one_level_and_a_schedule() -> None:
+    """AR A.3: α = 0.001 for the first epochs, then 0.05."""
+    epochs, target = [validation(seed) for seed in range(4)], AdaLS(classes=Z, alpha=[[0, 0.001], [2, 0.05]])
     for number, epoch in enumerate(epochs):
         target.observe(number, epoch)
-    path = algorithm_1(epochs, [0] * 60, 1, 0.05, 1 / Z + 1e-3)
+    path = algorithm_1(epochs, [0] * 60, 1, [0.001, 0.001, 0.05, 0.05])
     torch.testing.assert_close(target.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
@@ -88,12 +86,6 @@ def test_no_step_without_alpha_and_no_gap_above_one() -> None:
     shy = AdaLS(classes=Z, alpha=1.0)
     shy.observe(0, predictions(torch.zeros(8, Z), torch.zeros(8, dtype=torch.long)))  # right, at confidence 1/4
     assert shy.trajectory[-1].item() == 1.0
-
-
-def test_eq_4_inverts_eq_2() -> None:
-    for epsilon in (0.0, 0.02, 0.5, 0.99):
-        right = torch.tensor([1 - epsilon + epsilon / Z], dtype=torch.float64)
-        assert epsilon_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
 
 
 def test_members_are_pooled_before_the_gap() -> None:
@@ -162,29 +154,54 @@ def levels(train: list[int], held: list[int]) -> Levels:
     return Levels(torch.tensor(train), torch.tensor(held))
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(InputError, match="of 10 levels, and the policy has 5"):
-        ArAdaLS(classes=10, levels=5).load(ArAdaLS(classes=10).state())
+BAD_LEVELS: list[tuple[Any, Any, str]] = [
+    ([0, 2], [0, 1], "train levels must lie in 0 … 1"),
+    ([0, 1, -2], [0, 1], "train levels must lie in 0 … 1, found -2 … 1"),
+    ([0, 1], [0, 0], "no validation item has level 1"),
+    ([0, 1], torch.tensor([], dtype=torch.long), "but has none of validation"),
+    ([0, -1], [0, 1], "2 levels of 1 train items; lower targets.levels"),
+    ([0.1, 0.7], [0, 1], r"train levels must be whole numbers \[N\].*calibrant.levels"),
+    ([0, 1], [[0], [1]], "validation levels must be whole numbers"),
+    ([True, False], [0, 1], "train levels must be whole numbers"),
+    (["low", "high"], [0, 1], "train levels holds"),
+]
+
+
+@pytest.mark.parametrize(("train", "held", "says"), BAD_LEVELS)
+def test_wrong_levels_are_named(train: Any, held: Any, says: str) -> None:
     target = ArAdaLS(classes=Z, levels=2)
-    with pytest.raises(InputError, match="no levels yet"):
-        target(torch.tensor([0]), torch.tensor([0]))
-    with pytest.raises(InputError, match="no levels yet"):
-        target.observe(0, validation(0))
-    with pytest.raises(InputError, match="train levels must lie in 0 … 1"):
-        target.refresh(levels([0, 2], [0, 1]))
-    with pytest.raises(InputError, match="no validation item has level 1"):
-        target.refresh(levels([0, 1], [0, 0]))
-    with pytest.raises(InputError, match="but has none of validation"):
-        target.refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
-    with pytest.raises(InputError, match="2 levels of 1 train items; lower targets.levels"):
-        target.refresh(levels([0, -1], [0, 1]))
-    target.refresh(levels([0, 1], [0, 1]))
-    with pytest.raises(InputError, match="2 validation levels for 60"):
-        target.observe(0, validation(0))
-    with pytest.raises(InputError, match="use ar_adals"):
-        AdaLS(classes=Z).refresh(None)
-    with pytest.raises(InputError, match="have none"):
-        AdaLS(classes=Z).observe(0, Predictions(torch.zeros(1), predicted=torch.zeros(1), confidence=torch.ones(1)))
+    with pytest.raises(InputError, match=says):
+        target.refresh(Levels(train, held))
+    assert target.given is None
+
+
+MADE = ArAdaLS(classes=Z, levels=2, given=levels([0, 1, -1], [0, 1]))
+TEST = predictions(torch.zeros(6, Z), torch.arange(6) % Z, split=Split.TEST)
+SCORELESS = Predictions(torch.zeros(1), predicted=torch.zeros(1), confidence=torch.ones(1))
+NONE_YET = ArAdaLS(classes=Z, levels=2)
+MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: ArAdaLS(classes=10, levels=5).load(ArAdaLS(classes=10).state()), "of 10 levels, and the policy has 5"),
+    (lambda: AdaLS(classes=Z).load({}), "this state is of another policy"),
+    (lambda: NONE_YET(torch.tensor([0]), torch.tensor([0])), "no levels yet"),
+    (lambda: NONE_YET.observe(0, validation(0)), "no levels yet"),
+    (lambda: MADE.observe(0, validation(0)), "2 validation levels for 60"),
+    (lambda: MADE(torch.tensor([0, 1]), torch.tensor([-1, 0])), "item -1 has no level"),  # not the last item's
+    (lambda: MADE(torch.tensor([0]), torch.tensor([7])), "item 7 has no level: the levels are of items 0 … 2"),
+    (lambda: AdaLS(classes=Z).refresh(None), "use ar_adals"),
+    (lambda: AdaLS(classes=Z).observe(0, SCORELESS), "have none"),
+    (lambda: AdaLS(classes=7).observe(0, validation(0)), "have 4 classes, and the targets 7"),
+    (lambda: AdaLS(classes=Z).observe(0, TEST), "would learn from the test split"),
+    *((lambda a=a: AdaLS(Z, alpha=a), "alpha must be")
+      for a in ([[1, 0.1]], [[0, 0.1], [0, 0.2]], [[0]], [], [[0, -1.0]], "fast", None, True, math.nan, -0.1)),
+    *((lambda k=k: AdaLS(classes=k), "classes") for k in ("a", None, [3], True, math.inf)),
+    *((lambda r=r: ArAdaLS(classes=Z, ruler=r), "ruler") for r in ("a", None, [3])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "says"), MISTAKES)
+def test_mistakes_are_named(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(CalibrantError, match=says):
+        call()
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, np.int64, list])
@@ -201,77 +218,11 @@ def test_levels_may_be_any_array_of_whole_numbers(kind: Any) -> None:
     assert torch.equal(target(labels, torch.arange(3)), plain(labels, torch.arange(3)))
 
 
-def test_invalid_levels_are_named() -> None:
-    target = ArAdaLS(classes=Z, levels=2)
-    good = torch.tensor([0, 1])
-    for bad in (torch.tensor([0.1, 0.7]), torch.tensor([True, False]), torch.tensor([[0], [1]])):
-        with pytest.raises(InputError, match=r"train levels must be whole numbers \[N\].*calibrant.levels"):
-            target.refresh(Levels(bad, good))
-        with pytest.raises(InputError, match="validation levels must be whole numbers"):
-            target.refresh(Levels(good, bad))
-    with pytest.raises(InputError, match="train levels holds"):
-        target.refresh(Levels(["low", "high"], good))  # type: ignore[arg-type]
-    assert target.given is None
-
-
 def test_labelled_images_and_ignored_pixels() -> None:
     labels: Tensor = torch.tensor([[[0, -1], [3, 2]]])
     q = AdaLS(classes=Z)(labels, torch.tensor([0]))
     assert q.shape == (1, 2, 2, Z)
     assert q[0, 0, 1].tolist() == [0.0] * Z
-
-
-def test_learning_from_test_is_refused() -> None:
-    held = predictions(torch.zeros(6, Z), torch.arange(6) % Z, split=Split.TEST)
-    for target in (AdaLS(classes=Z), ArAdaLS(classes=Z, levels=1, given=levels([0], [0] * 6))):
-        with pytest.raises(SplitError, match="would learn from the test split"):
-            target.observe(0, held)
-        assert len(target.record()["p_true"]) == 1
-
-
-def test_predictions_of_other_classes_are_named() -> None:
-    with pytest.raises(InputError, match="have 4 classes, and the targets 7"):
-        AdaLS(classes=7).observe(0, validation(0))
-
-
-def test_negative_places_and_levels_are_not_training_items() -> None:
-    """Counted from the end, as Python has it, they would have another item's soft label, or the last level's."""
-    target = ArAdaLS(classes=Z, levels=2, given=levels([0, 1, -1], [0, 1]))
-    with pytest.raises(InputError, match="item -1 has no level"):
-        target(torch.tensor([0, 1]), torch.tensor([-1, 0]))
-    with pytest.raises(InputError, match=r"item 7 has no level: the levels are of items 0 … 2"):
-        target(torch.tensor([0]), torch.tensor([7]))
-    with pytest.raises(InputError, match="train levels must lie in 0 … 1, found -2 … 1"):
-        target.refresh(levels([0, 1, -2], [0, 1]))
-
-
-def test_settings_must_be_numbers() -> None:
-    bad: Any
-    for bad in ("a", None, [3], True, math.nan, math.inf, -0.1):
-        for make, name in ((lambda v: AdaLS(classes=Z, alpha=v), "alpha"), (lambda v: AdaLS(classes=v), "classes")):
-            with pytest.raises(InputError, match=name):
-                make(bad)
-        with pytest.raises(CalibrantError, match="ruler"):
-            ArAdaLS(classes=Z, ruler=bad)
-    with pytest.raises(InputError, match="this state is of another policy"):
-        AdaLS(classes=Z).load({})
-
-
-def test_alpha_may_follow_a_schedule() -> None:
-    """AR A.3: 0.001 for the first epochs, then 0.05; by Eq. 3 written out."""
-    policy, epochs = AdaLS(Z, alpha=[[0, 0.001], [2, 0.05]]), [validation(s) for s in range(4)]
-    expected = [1.0]
-    for finished, each in enumerate(epochs):
-        policy.observe(finished + 1, each)
-        assert each.logits is not None
-        confidence, predicted = torch.softmax(each.logits.double(), -1).max(-1)
-        gap = float((confidence - (predicted == each.labels).double()).mean())
-        alpha = 0.001 if finished < 2 else 0.05
-        expected.append(min(1.0, max(1 / Z, expected[-1] - alpha * gap)))
-    assert np.allclose([row[0] for row in policy.record()["p_true"]], expected)
-    for wrong in ([[1, 0.1]], [[0, 0.1], [0, 0.2]], [[0]], [], [[0, -1.0]], "fast"):
-        with pytest.raises(InputError, match="alpha must be"):
-            AdaLS(Z, alpha=wrong)  # type: ignore[arg-type]
 
 
 def test_a_schedule_of_alpha_scales_with_the_epochs() -> None:

@@ -1,4 +1,4 @@
-"""Tell how far the running steps are: a line per step after ten seconds, and then once a minute."""
+"""Tell how far the steps are: a line when a step ends, and while it runs, after ten seconds and then once a minute."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FIRST, EVERY = 10.0, 60.0
 
 
 class Reporting:
-    """A pool that says how far its steps are. A step may have `progress()`: some words, or None to say nothing."""
+    """A pool that says how far its steps are. A step may have `progress()`: some words, or None if it shows a bar."""
 
     def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:
-        self._pool, self._say = pool, say
+        self._pool, self._say, self._begun = pool, say, time.monotonic()
         self._running: dict[str, tuple[Step, float]] = {}  # with the time of the start
         self._next: dict[str, float] = {}  # when the next line is due
         self._ended = threading.Event()
@@ -42,6 +42,17 @@ class Reporting:
         self._ended.set()
         self._pool.close()
 
+    def ended(self, outcome: Outcome) -> None:
+        """Say how a step ended; a skipped one follows from the end of another."""
+        words = {
+            "done": f"{outcome.seconds:.0f} s",
+            "failed": f"failed, {outcome.why}",
+            "cut": "out of time; the same command resumes it",
+            "left": "not started: it would not end in time",
+        }
+        if outcome.ending in words:
+            self._tell(outcome.step, words[outcome.ending])
+
     def _report(self) -> None:
         while not self._ended.wait(FIRST / 10):
             for step, start in list(self._running.values()):
@@ -50,4 +61,7 @@ class Reporting:
                     self._next[step.key] = now + EVERY
                     words = getattr(step, "progress", lambda: "")()
                     if words is not None:
-                        self._say(f"{step.name}: {words or f'running for {now - start:.0f} s'}")
+                        self._tell(step, words or f"running for {now - start:.0f} s")
+
+    def _tell(self, step: Step, words: str) -> None:
+        self._say(f"[{time.monotonic() - self._begun:6.0f} s] {step.name}: {words}")

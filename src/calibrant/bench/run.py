@@ -6,11 +6,9 @@ the reason, and tried again when it is asked for again; missing data is reported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from calibrant.bench.measure import blank
 from calibrant.bench.place import Place
@@ -19,9 +17,8 @@ from calibrant.bench.steps import Measure
 from calibrant.bench.store import Cell, Store
 from calibrant.bench.train import Train
 from calibrant.errors import FileError
-from calibrant.executors import InProcess, Outcome, Pool, Step, execute
+from calibrant.executors import Outcome, Pool, Step, execute
 from calibrant.papers import Experiment, Scale
-from calibrant.training.run import How
 
 
 def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: Place) -> list[Step]:
@@ -83,24 +80,3 @@ def _file_failure(outcome: Outcome, cells: Sequence[Measure], place: Place) -> N
             for e in cell.rows:
                 failed = blank(e, cell.seed, cell.scale, place.command)
                 place.store.write(replace(failed, error=words, seconds=outcome.seconds))
-
-
-def measure(
-    experiment: Experiment,
-    seed: int,
-    scale: Scale,
-    store: Store,
-    runs: Path,
-    how: How = How(),  # noqa: B008
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    command: str = "",
-) -> Cell:
-    """Measure one cell in this process; raise the error of a failed step. `overrides` are settings of the recipe."""
-    if overrides:
-        experiment = experiment.changed(overrides)
-    made = run([experiment], [seed], scale, Place(store.root, runs, how, command), InProcess())
-    for outcome in made.open:
-        if outcome.error is not None:
-            raise outcome.error
-    return made.cells[0]

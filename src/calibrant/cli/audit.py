@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import calibrant.provenance as provenance
 from calibrant.cli import gate
-from calibrant.cli.audit_inputs import Audited, Options, audited
+from calibrant.cli.audit_inputs import FEWEST, Audited, Options, audited
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
 from calibrant.cli.options import Everything, Html, Json
 from calibrant.display import HEADLINE
+from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import chosen_metrics
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.advise import Advice
+
+BUDGET = 5.0
+"""Seconds that the choice of a map may take."""
 
 
 def audit(
@@ -51,8 +58,6 @@ def audit(
     compared = comparisons(found, computed, options) if not as_json or html is not None else []
     advice = None
     if calibration is not None or advise or html is not None:
-        from calibrant.cli.audit_advice import advice_for
-
         advice = advice_for(found, calibration, advise, options)
     if html is not None:
         atomic.write_text(html, page(found, compared, advice, options))
@@ -78,3 +83,30 @@ def comparisons(found: Sequence[Audited], metrics: Sequence[str], options: Optio
     from calibrant.metrics.compare import compare
 
     return [compare(a, b, metrics=list(metrics), seed=options.seed, bins=options.bins) for a, b in same]
+
+
+def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, o: Options) -> Advice | None:
+    """Which map would repair one file. If that cannot be said, it is an error only if an option asked for it."""
+    if (why := _obstacle(found, calibration)) is not None:
+        if asked or calibration is not None:
+            raise InputError(why)
+        return None
+    from calibrant.posthoc.advise import advise
+
+    p, reading = found[0].predictions, found[0].reading
+    assert p is not None
+    held = None if calibration is None else reading.read_calibration(calibration)
+    return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
+
+
+def _obstacle(found: Sequence[Audited], calibration: Path | None) -> str | None:
+    """Why there is no advice; None if there is."""
+    if len(found) != 1:
+        return f"--calibration and --advise are about one file, not {len(found)}"
+    p, file = found[0].predictions, found[0].report.file
+    if p is None or p.logits is None:
+        why = "was streamed" if p is None else "holds only predicted and confidence"
+        return f"{file}: no advice, because it {why}; pass logits that fit into memory"
+    if calibration is None and p.n < FEWEST:
+        return f"{file}: {p.n} items are too few to split; pass --calibration FILE"
+    return None

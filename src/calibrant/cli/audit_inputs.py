@@ -14,7 +14,6 @@ import typer
 from calibrant import files
 from calibrant.cli.options import Bins, BootstrapSeed, Intervals, Metrics, metric_names
 from calibrant.cli.reading import Reading
-from calibrant.display import HEADLINE
 from calibrant.errors import CalibrantWarning, InputError
 from calibrant.files import parquet
 from calibrant.functional.probabilities import FLOOR
@@ -171,8 +170,7 @@ def _grouped(each: Audited, path: Path, column: str, o: Options) -> Subgroups:
         warnings.simplefilter("ignore", CalibrantWarning)
         found = each.reading.read(path, group_key=column)
     assert found.group is not None and found.group_names is not None
-    judging = o.judging | {"metrics": list(dict.fromkeys([*(o.names or HEADLINE), "gap"]))}
-    return subgroups(each.predictions, found.group, found.group_names, column, **judging)
+    return subgroups(each.predictions, found.group, found.group_names, column, **o.judging)
 
 
 def _ruled(each: Audited, folder: Path, o: Options) -> Judgement:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 def page(found: Sequence[Audited], compared: Sequence[Any], advice: Advice | None, o: Options) -> str:
     """The HTML of the report."""
-    from calibrant.cli.audit_advice import before_and_after
     from calibrant.report import html
     from calibrant.report.groups import group_panel
 
@@ -44,8 +43,19 @@ def page(found: Sequence[Audited], compared: Sequence[Any], advice: Advice | Non
         comparisons=compared,
         advice=advice,
         panels=panels,
-        **before_and_after(advice, o),
+        **_before_and_after(advice, o),
     )
+
+
+def _before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
+    """The audits before and after the recommended map, as arguments of `html.render`."""
+    if advice is None or advice.before is None or advice.after is None:
+        return {}
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.report import html
+
+    named = {"before": (advice.before, f"before {advice.chosen}"), "after": (advice.after, f"after {advice.chosen}")}
+    return {side: html.Audit.of(p, evaluate(p, **o.judging), name) for side, (p, name) in named.items()}
 
 
 def show(
@@ -80,9 +90,7 @@ def show(
         if each.rule is not None:
             _show_rule(console, each.rule)
     if advice is not None:
-        from calibrant.cli.audit_advice import show_advice
-
-        show_advice(console, advice)
+        _show_advice(console, advice)
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
@@ -111,6 +119,24 @@ def _show_rule(console: Any, judgement: Judgement) -> None:
         console.say(rule.REUSED, style="bold red")
     for table in rule.tables(judgement):
         console.print(terminal.text_table(table))
+    console.print()
+
+
+def _show_advice(console: Any, advice: Advice) -> None:
+    """Print the table of maps and the recommendation."""
+    from calibrant.report import terminal
+    from calibrant.report.panels import Table
+
+    rows = [
+        {"": row["method"].replace("+", " + ")}
+        | {name: (row[name]["value"] if row[name] else None) for name in ("nll", "ece", "brier", "auroc", "accuracy")}
+        | {"verdict": row.get("nll verdict")}
+        for row in advice.rows
+    ]
+    chosen = next((i for i, row in enumerate(advice.rows) if row["method"] == advice.chosen), None)
+    console.print(terminal.text_table(Table.of("", rows, chosen)))
+    console.say(advice.how, "dim")
+    console.say(advice.sentence, "bold")
     console.print()
 
 

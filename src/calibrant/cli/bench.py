@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,45 +75,42 @@ def run(
     from calibrant.bench.place import Place
     from calibrant.bench.progress import Reporting
     from calibrant.bench.run import run as run_steps
-    from calibrant.files.outputs import check_place
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 
     start, size = time.time(), _scale(scale, epochs) or "paper"
     overrides = dict(setting(s) for s in settings or ())
-    quiet = parallel > 1 or ray is not None or not sys.stderr.isatty()  # otherwise a training shows a bar
+    asked, count = _asked(what, overrides), _seeds(seeds, size)
+    _check_places(results, runs)
+    bar = parallel == 1 and ray is None and sys.stderr.isatty()  # of a training
     factory = typed(overrides, "data.name")
-    how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
-    asked = _asked(what, overrides)
-    check_place(results, "keep the cells in with --results")
-    check_place(runs, "keep the trainings in with --runs")
-    words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
-    words = " ".join([words, *(f"--set {s}" for s in settings or ())])
-    place = Place(results.absolute(), runs.absolute(), how, words, parallel)
+    how = How(device, root=data_root, quiet=not bar, factory=factory, keep_epochs=keep_epochs)
+    words = ["calibrant bench run", *what, "--epochs" if epochs else "--scale", f"{size}"]
+    command = " ".join([*words, *(f"--set {s}" for s in settings or ())])
 
-    def tell(words: str) -> None:
-        say(f"[{time.time() - start:6.0f} s] {words}", err=True)
-
-    def tell_end(outcome: Outcome) -> None:
-        if outcome.ending != "skipped":  # the step that it needs has been reported
-            tell(f"{outcome.step.name}: {_ending(outcome)}")
-
-    count = _seeds(seeds, size)
+    report = Reporting(_pool(parallel, device, ray), partial(say, err=True))
     made = run_steps(
         asked,
         None if count is None else range(count),
         size,
-        place,
-        Reporting(_pool(parallel, device, ray), tell),
+        Place(results.absolute(), runs.absolute(), how, command, parallel),
+        report,
         None if minutes is None else start + 60 * minutes,
         0.0 if minutes is None else min(RESERVE, 20 * minutes),
-        tell_end,
+        report.ended,
     )
     if as_json:
         _json({"cells": [c.to_dict() for c in made.cells]})
     else:
         say_cells(list(made.cells))
     _say_open(made.open)
+
+
+def _check_places(results: Path, runs: Path) -> None:
+    from calibrant.files.outputs import check_place
+
+    check_place(results, "keep the cells in with --results")
+    check_place(runs, "keep the trainings in with --runs")
 
 
 def _say_open(steps: Sequence[Outcome]) -> None:
@@ -143,16 +141,6 @@ def _pool(parallel: int, device: str, ray: str | None) -> Any:
     gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     cpu_only = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
     return LocalProcesses(parallel, cpu_only, cuda=gpu)
-
-
-def _ending(outcome: Outcome) -> str:
-    words = {
-        "done": f"{outcome.seconds:.0f} s",
-        "failed": f"failed, {outcome.why}",
-        "cut": "out of time; the same command resumes it",
-        "left": "not started: it would not end in time",
-    }
-    return words[outcome.ending]
 
 
 @bench.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,10 +19,14 @@ from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.ensembles.ensemble import Ensemble
+    from calibrant.ensembles.pep import PEP
+    from calibrant.ensembles.sigma import SigmaPoint
     from calibrant.types import Predictions
 
 SMALL_IMAGES = 1000 * 32 * 32
 """Pixels of a batch without --batch: a thousand small images, or a few large ones."""
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+"""Points of the σ curve besides those of the search, as multiples of σ*."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,8 @@ def predict(
     if extras.save is not None:
         _pep(made).save(extras.save)
     if extras.html is not None:
-        from calibrant.cli.predict_report import page
-
         alone = None if made is None else _alone(networks[:1], batches(split), running)
-        text = page(predicted, alone, made, lambda: batches(extras.held_out), out, label_maps)
+        text = _page(predicted, alone, made, lambda: batches(extras.held_out), out, label_maps)
         atomic.write_text(extras.html, text)
     record = _record(predicted, made, out, extras) | {"inputs": inputs_of(found.data, found.mean, found.std)}
     if as_json:
@@ -170,9 +172,49 @@ def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:
 
 
 def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, Any]) -> Predictions:
-    from calibrant.ensembles.single import predict as run
+    from calibrant.ensembles.prediction import predict as run
 
     return run(networks if len(networks) > 1 else networks[0], batches, **options)
+
+
+def _page(
+    predicted: Predictions,
+    alone: Predictions | None,
+    made: Ensemble | None,
+    held_out: Callable[[], Iterable[Any]],
+    out: Path,
+    maps: Mapping[str, Any],
+) -> str:
+    """The HTML of the report: the ensemble beside the network alone, and PEP's σ curve.
+
+    `alone` are the network's predictions on the same items. `held_out` yields the items that σ was fitted on; `maps`
+    says how their label maps are read.
+    """
+    import calibrant.provenance as provenance
+    from calibrant.ensembles.pep import PEP
+    from calibrant.metrics.compare import compare
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.report import html
+    from calibrant.report.sigma_panel import sigma_panel
+
+    name = f"{out.stem} ({type(made).__name__} of {made.size})" if made is not None else out.stem
+    sets = [] if alone is None else [replace(alone, source="the network alone")]
+    sets.append(replace(predicted, source=name))
+    audits = [html.Audit.of(p, evaluate(p), p.source) for p in sets]
+    comparisons = [compare(sets[0], sets[1])] if alone is not None else []
+    panels = [sigma_panel(made, _sigma_curve(made, held_out(), maps))] if isinstance(made, PEP) else []
+    return html.render(audits, command=provenance.command(), comparisons=comparisons, panels=panels)
+
+
+def _sigma_curve(pep: PEP, held_out: Iterable[Any], maps: Mapping[str, Any]) -> tuple[SigmaPoint, ...]:
+    """The NLL at every σ that the search tried and at a few more, on the items that σ was fitted on."""
+    from calibrant.ensembles.sigma import sigma_curve
+
+    fitted = pep.certificate
+    members = pep.size if fitted is None else fitted.members
+    curve = sigma_curve(pep.at(0.0, members), held_out, **maps)
+    curve.seen |= {point.sigma: point for point in fitted.curve} if fitted is not None else {}
+    return curve.points([0.0, *(share * pep.sigma for share in SHARES)])
 
 
 def _record(predicted: Predictions, made: Ensemble | None, out: Path, extras: Extras) -> dict[str, Any]:

@@ -137,10 +137,10 @@ def stress(
 
 def _check_classes(subject: Subject, material: Material, found: Setting, rule: Rule | None) -> None:
     """Refuse a model with other classes than the data or the rule."""
-    from calibrant.diagnostics.stress.run import tried
+    from calibrant.diagnostics.stress.run import count_classes
     from calibrant.report.stress_rule import check_rule
 
-    k = tried(subject, material, found.first.name, found.name)
+    k = count_classes(subject, material, found.first.name, found.name)
     if k != found.data.k:
         raise InputError(f"the model has {k} classes and {found.name} has {found.data.k}: not the same task")
     check_rule(rule, k)
@@ -166,12 +166,11 @@ def _write_and_show(report: StressReport, folder: Folder, html: Path | None, inp
     folder.record(record)
     if html is not None:
         from calibrant.report.html import Audit, write
-        from calibrant.report.stress_panels import panels
 
         clean = report.outcome.clean_predictions
         name = f"{'+'.join(report.settings['model'])} on {report.settings['data']}"
         audit = Audit.of(clean, report.outcome.clean, name)
-        write(html, [audit], command=provenance.command(), panels=panels(report))
+        write(html, [audit], command=provenance.command(), panels=report.panels())
     if as_json:
         block_json(record, indent=None)
         return

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
-from calibrant.errors import InputError, MapError
-from calibrant.functional.model_output import logits_of
-from calibrant.functional.segmentation import classes_back, classes_last
-from calibrant.posthoc.attach import MapLayer, layer
+from calibrant.errors import MapError
+from calibrant.functional.segmentation import classes_back
+from calibrant.posthoc.attach import Attached, MapLayer, layer
 from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
 from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
@@ -66,21 +65,20 @@ def flat(fitted: FittedMap) -> list[FittedMap]:
     return [part for m in fitted.maps for part in flat(m)] if isinstance(fitted, Chain) else [fitted]
 
 
-class RuleModel(nn.Module):
+class RuleModel(Attached):
     """The model, then the rule. With `class_axis` it decides about each pixel."""
 
-    def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None) -> None:
-        super().__init__()
-        self.model, self.decision, self.class_axis = model, RuleLayer(rule), class_axis
+    def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None = None) -> None:
+        super().__init__(model, class_axis)
+        self.decision = RuleLayer(rule)
         self.train(model.training)
 
-    def forward(self, x: Any) -> tuple[Tensor, ...]:
-        z = logits_of(self.model(x))
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        z = self.logits(x, *args, **kwargs)
         if self.class_axis is None:
             return self.decision(z)  # type: ignore[no-any-return]
-        last = classes_last(z, self.class_axis, "logits")
-        found = self.decision(last.reshape(-1, last.shape[-1]))
-        pixels = [t.reshape(*last.shape[:-1], *t.shape[1:]) for t in found]
+        found = self.decision(z.reshape(-1, z.shape[-1]))
+        pixels = [t.reshape(*z.shape[:-1], *t.shape[1:]) for t in found]
         return tuple(t if t.ndim < z.ndim else classes_back(t, self.class_axis) for t in pixels)
 
 
@@ -92,8 +90,6 @@ def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None
     """
     if not isinstance(fitted, Rule):
         return attach_map(model, fitted, class_axis=class_axis)
-    if not isinstance(model, nn.Module):
-        raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
     return RuleModel(model, fitted, class_axis)
 
 
@@ -108,7 +104,7 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
     need_onnx()
     if rule.record.k is None:
         raise MapError("a rule that was chosen on a top-1 set does not know its number of classes; choose it on logits")
-    module = RuleModel(nn.Identity(), rule, None).eval()
+    module = RuleModel(nn.Identity(), rule).eval()
     example = 3 * torch.randn(64, rule.record.k, generator=torch.Generator().manual_seed(64))
 
     def fault(found: Sequence[Tensor]) -> str:

@@ -31,11 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.decisions.rule import Decisions, Rule, asked, percent
+from calibrant.decisions.rule import Decisions, Rule, asked, batches, percent
 from calibrant.errors import InputError, unknown
 from calibrant.functional.chunks import CHUNK
 from calibrant.functional.fingerprint import scrambled
-from calibrant.functional.pooling import pool
 from calibrant.functional.scores import argmax
 from calibrant.types import Predictions
 
@@ -116,12 +115,7 @@ class PredictionSets(Rule):
 
     def batches(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Yield (rows, logits [n, K], probabilities [n, K], u [n, 1]), a few items at a time."""
-        assert p.logits is not None
-        size = max(1, CHUNK // (4 * int(p.logits.shape[-1]) * p.members))  # 1 MiB: the same pages are reused
-        for start in range(0, p.n, size):
-            rows = slice(start, start + size)
-            z = p.logits[..., rows, :].cpu()
-            z = pool(z) if z.ndim == 3 else z.double()
+        for rows, z in batches(p, CHUNK // 4):  # 1 MiB: the same pages are reused
             u = uniform(z) if self.randomised else torch.zeros(len(z), 1, dtype=torch.float64)
             yield rows, z, torch.softmax(z, -1), u
 

@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.decisions.rule import Decisions, Rule, percent
+from calibrant.decisions.rule import Decisions, Rule, batches, percent
 from calibrant.errors import InputError
 from calibrant.functional.chunks import CHUNK
-from calibrant.functional.pooling import pool
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc.crossval import mean_of
 from calibrant.posthoc.map import FitRecord
@@ -38,13 +37,9 @@ class LeastCost(Rule):
     outputs: ClassVar[tuple[str, ...]] = ("accepted", "action")
 
     def decide(self, p: Predictions) -> Decisions:
-        assert p.logits is not None
-        size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
         action = torch.empty(p.n, dtype=torch.long)
-        for start in range(0, p.n, size):
-            z = p.logits[..., start : start + size, :].cpu()
-            expected = torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1) @ self.costs
-            action[start : start + size] = expected.argmin(1)
+        for rows, z in batches(p, CHUNK):
+            action[rows] = (torch.softmax(z, -1) @ self.costs).argmin(1)
         return Decisions(accepted=action != self.abstain, predicted=top_of(p).predicted.cpu(), action=action)
 
     def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ have one number for all items, one for each class, or one for each group of item
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from os import PathLike
@@ -21,6 +21,7 @@ from torch import Tensor
 from calibrant.display import Rows, Shown
 from calibrant.errors import InputError, SplitError, warn
 from calibrant.functional.inputs import numbered_groups
+from calibrant.functional.pooling import pooled
 from calibrant.functional.probabilities import look_like_probabilities
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.functional.tensors import as_tensor
@@ -214,6 +215,15 @@ class Rule(Shown):
         from calibrant.decisions.storage import save  # imported here, because storage imports this module
 
         return save(self, folder)
+
+
+def batches(p: Predictions, numbers: int) -> Iterator[tuple[slice, Tensor]]:
+    """Yield (rows, their pooled float64 logits [n, K]), about `numbers` numbers at a time."""
+    assert p.logits is not None
+    size = max(1, numbers // (int(p.logits.shape[-1]) * p.members))
+    for start in range(0, p.n, size):
+        rows = slice(start, start + size)
+        yield rows, pooled(p.logits[..., rows, :].cpu())
 
 
 def group_names(p: Predictions) -> tuple[str, ...]:

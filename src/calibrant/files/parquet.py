@@ -129,7 +129,8 @@ def _column(tensor: Any, role: str) -> Any:
 def _open(part: Path) -> Any:
     import pyarrow.parquet as pq
 
-    return _guarded(part, lambda: pq.ParquetFile(part))
+    # a buffer of all row groups that will be read would take as much memory as they do
+    return _guarded(part, lambda: pq.ParquetFile(part, pre_buffer=False))
 
 
 def _guarded(part: Path, action: Any) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.errors import InputError
 from calibrant.functional.chunks import row_chunks
 from calibrant.functional.classwise import Classwise, ClasswiseSum
 from calibrant.functional.pooling import Disagreement, disagreement, pool
@@ -130,7 +131,8 @@ def reduce(
 
 def positive_class(scores: Scores) -> Scores:
     """The scores of binary items with confidence about class 1 instead of about the predicted label."""
-    assert scores.k == 2
+    if scores.k != 2:
+        raise InputError(f"about='positive' needs exactly two classes, these predictions have {scores.k}")
     says_one = scores.predicted == 1
     return replace(
         scores,

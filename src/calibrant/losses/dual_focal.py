@@ -31,7 +31,7 @@ class DualFocal(ItemLoss):
 
 
 def next_below(p: Tensor) -> Tensor:
-    """For each entry the largest entry of its row that is strictly smaller, 0 where none is."""
+    """Return for each entry the largest smaller entry of its row, or 0 if there is none."""
     ordered = p.sort(-1).values
     position = torch.searchsorted(ordered.detach().contiguous(), p.detach().contiguous())
     below = ordered.gather(-1, (position - 1).clamp_min(0))

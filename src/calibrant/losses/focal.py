@@ -4,7 +4,7 @@ Focal (Lin 2017; RC §3, DS A.3): w(p) = (1 − p)^γ, hard items count more.
 Inverse focal (RC Eq. 4): w(p) = (1 + p)^γ̄, easy items count more.
 With a one-hot q both are the papers' form, and γ = 0 is cross-entropy.
 Sample-dependent γ (Mukhoti 2020, "FLSD-53"): `steps=((0.2, 5.0),), gamma=3.0` uses γ = 5 where p < 0.2 and 3
-elsewhere; p is not differentiated through the choice.
+elsewhere. The choice of γ has no gradient.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def check_gamma(*gammas: float) -> None:
 
 
 def one_minus_p(log_p: Tensor) -> Tensor:
-    """1 − p without cancellation, and never 0, where x^γ has no finite slope for γ < 1."""
+    """Return 1 − p without cancellation. It is never 0, because x^γ with γ < 1 has an infinite slope there."""
     return (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
 
 
 def gamma_by_confidence(log_p: Tensor, gamma: float, steps: tuple[tuple[float, float], ...]) -> Tensor | float:
-    """γ(p): the γ of the first step whose bound lies above p, else `gamma`."""
+    """Return γ(p): the γ of the first step whose bound is above p, or `gamma` if there is none."""
     if not steps:
         return gamma
     p = log_p.detach().exp()

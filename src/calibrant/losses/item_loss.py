@@ -1,4 +1,4 @@
-"""Losses of single items: targets, precision, class weights and reduction. A loss writes only its `factor` w.
+"""The base of all losses: targets, precision, class weights and reduction. A loss writes only its `factor` w.
 
     ℓ_i = Σ_k q_ik · c_k · w(p_i)_k · (−log p_ik),     p = softmax(logits),  c: class weights
 
@@ -25,7 +25,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 @dataclass(kw_only=True, eq=False)  # modules are compared by identity
 class ItemLoss(nn.Module):
-    """Abstract: add settings as fields and write `factor`.
+    """The abstract base class of losses. A loss adds its settings as fields and writes `factor`.
 
     The module has no state: `weight` is a setting, and is copied to the device of the logits. So a model that contains
     its loss has the same `state_dict` as one that does not.
@@ -48,14 +48,14 @@ class ItemLoss(nn.Module):
                 raise InputError(f"class weights must be 0 or more, and not all 0, got {list(self.weight)}")
 
     def factor(self, log_p: Tensor) -> Tensor | float:
-        """w(p) of each class, from log p [..., K]."""
+        """Return w(p) of each class, from log p [..., K]."""
         raise TypeError(f"{type(self).__name__} must define factor")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The loss of logits [N, K] against labels [N] or soft targets [N, K].
+        """Return the loss of logits [N, K] against labels [N] or soft targets [N, K].
 
-        Logits of images have their classes at axis 1, as in torch. Beside labels [N, H, W] or soft targets [N, H, W, K]
-        they may also have them at the last axis."""
+        Logits of images have their classes at axis 1, as in torch. With labels [N, H, W] or soft targets [N, H, W, K],
+        the classes may also be at the last axis."""
         logits = at_least_float32(logits)
         target = on_device_of(logits, target, "labels")
         hard = not target.is_floating_point()
@@ -93,7 +93,7 @@ class ItemLoss(nn.Module):
 
 
 def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits with the classes at the last axis. In torch, images have them at axis 1."""
+    """Return the logits with the classes at the last axis. In torch, images have them at axis 1."""
     last = labels.shape == logits.shape[:-1]
     second = logits.ndim > 2 and labels.shape == (*logits.shape[:1], *logits.shape[2:])
     if last and second:
@@ -105,7 +105,7 @@ def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _soft_last(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and soft targets with the classes at the last axis.
+    """Return logits and soft targets with the classes at the last axis.
 
     If both have the same shape, the classes are at axis 1, as in torch. Soft targets of label maps have them last."""
     same, moved = target.shape == logits.shape, logits.movedim(1, -1)

@@ -3,8 +3,8 @@
 c_i is the share of past examinations in which training item i was predicted correctly, g its sign of difference,
 κ a confidence (largest probability, margin of the top two, or negative entropy), and j the item next to i in the
 batch (the last is paired with the first). So confidence is trained to rank items as their learning history does.
-The history is kept by training index and belongs in the checkpoint. It is updated after the penalty is computed, so an
-answer is not compared with itself.
+The history is kept by training index and is part of the checkpoint. It is updated after the penalty is computed, so
+that an answer is not compared with itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Ranking:
 
 
 def confidence(logits: Tensor, kind: str) -> Tensor:
-    """κ in [0, 1]: largest probability; its lead over the second; 1 − entropy / log K."""
+    """Return κ in [0, 1]: the largest probability, its lead over the second, or 1 − entropy / log K."""
     log_p = torch.log_softmax(at_least_float32(logits), -1)
     if kind == "max":
         return log_p.max(-1).values.exp()

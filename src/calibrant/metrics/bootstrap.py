@@ -5,13 +5,15 @@ of cells, whatever N is. Runs of ties are cells, and neighbouring ones are merge
 merge adds ties inside cells of N/CELLS items and so moves the metric a little. The interval therefore uses deviations
 from the same metric on the same cells. `with_bca` serves scores in memory, streams and the two sets of an OOD test.
 
-Comparisons draw items, which both predictors see, and groups are drawn whole: see `bootstrap` and `units`.
+Comparisons draw items, which both predictors see, and groups are drawn whole: see `bootstrap` and `Groups`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,9 +23,13 @@ from calibrant.functional.ranking import cell_of
 from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.panel import CELLS, Metric, Panel
-from calibrant.metrics.units import Groups, UnitPanel
+from calibrant.metrics.panel import CELLS, Metric, Panel, UnitPanel
+from calibrant.metrics.proper import Column
+from calibrant.metrics.refinement import Runs
 from calibrant.types import Estimate
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _HELD = 1 << 17  # numbers in a chunk of drawn cells, which then stays in the cache
 _FEW_ITEMS = 4  # up to this many items per cell, items are drawn instead of cells
@@ -128,33 +134,51 @@ def resampled_units(scores: Scores) -> tuple[str, int]:
     return "groups", int(scores.group.max()) + 1
 
 
-def draw(n: int, replicates: int, generator: torch.Generator) -> Tensor:
-    """How often each unit is drawn, [replicates, n], in n draws with replacement from n units."""
-    (drawn,) = _drawn(n, [replicates], generator)
-    return drawn
-
-
 def counts(units: int, held: int, replicates: int, seed: int) -> Iterator[Tensor]:
-    """How often each unit is drawn, in chunks [B, units]; B is chosen so that B × `held` numbers fit into a chunk.
+    """How often each unit is drawn in `units` draws with replacement, in chunks [B, units].
 
-    The chunks share their memory, so a chunk is overwritten when the next one is requested.
+    B is chosen so that B × `held` numbers fit into a chunk. The chunks share their memory, because the system takes
+    longer to provide fresh pages than we take to fill them. So a chunk is overwritten when the next one is requested.
     """
-    rows = max(1, _CHUNK // max(held, 1))
-    sizes = [min(rows, replicates - start) for start in range(0, replicates, rows)]
-    yield from _drawn(units, sizes, torch.Generator().manual_seed(seed))
+    rows = min(replicates, max(1, _CHUNK // max(held, 1)))
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.empty(rows, units, dtype=torch.long)
+    count = torch.empty(rows * units, dtype=torch.float64)
+    one = torch.ones(rows * units, dtype=torch.float64)
+    for start in range(0, replicates, rows):
+        size = min(rows, replicates - start)
+        flat = torch.randint(units, (size, units), generator=generator, out=index[:size])
+        flat += units * torch.arange(size)[:, None]
+        yield count[: size * units].zero_().scatter_add_(0, flat.view(-1), one[: size * units]).view(size, units)
 
 
-def _drawn(n: int, sizes: Sequence[int], generator: torch.Generator) -> Iterator[Tensor]:
-    """Counts [B, n] of n draws from n units for each B of `sizes`, all in the same memory, because the system takes
-    longer to provide fresh pages than we take to fill them."""
-    rows = max(sizes, default=0)
-    index = torch.empty(rows, n, dtype=torch.long)
-    count = torch.empty(rows * n, dtype=torch.float64)
-    one = torch.ones(rows * n, dtype=torch.float64)
-    for size in sizes:
-        flat = torch.randint(n, (size, n), generator=generator, out=index[:size])
-        flat += n * torch.arange(size)[:, None]
-        yield count[: size * n].zero_().scatter_add_(0, flat.view(-1), one[: size * n]).view(size, n)
+class Groups:
+    """Sums over the items of each group of a panel, as `Units`."""
+
+    def __init__(self, panel: Panel, group: Tensor, count: int) -> None:
+        self.scores, self.group, self.count = panel.scores, group, count
+        ranking = panel.ranking
+        run = torch.empty_like(ranking.run).scatter_(0, ranking.positions, ranking.run)
+        hit = panel.hits.bool()
+        self._good, self._bad = (self._by_run(run[which], group[which], ranking.runs) for which in (hit, ~hit))
+
+    def _by_run(self, run: Tensor, group: Tensor, runs: int) -> csr_array:
+        """How many of these items each group has in each run, [runs, U]; sparse, because an item is in one run."""
+        from scipy.sparse import csr_array
+
+        ones = torch.ones(len(run), dtype=torch.float64)
+        return csr_array((ones.numpy(), (run.numpy(), group.numpy())), shape=(runs, self.count))
+
+    @cached_property
+    def size(self) -> Tensor:
+        return torch.bincount(self.group, minlength=self.count).double()
+
+    def sums(self, column: Column) -> Tensor:
+        return torch.bincount(self.group, column(self.scores).double(), minlength=self.count)
+
+    def drawn_runs(self, counts: Tensor) -> Runs:
+        drawn = counts.T.contiguous().numpy()
+        return Runs(*(torch.from_numpy(table @ drawn).T.contiguous() for table in (self._good, self._bad)))
 
 
 def bootstrap(

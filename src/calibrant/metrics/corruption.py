@@ -149,7 +149,7 @@ def cell_values(panel: Panel) -> dict[str, float | None]:
 
 
 def cell_of(panel: Panel, intervals: bool) -> Cell:
-    """What aggregates need from a cell: error and NLL of each item, the bins of ECE, and AUROC with its influences."""
+    """What aggregates need from a cell: error, NLL and AUROC of each item, and the bins of ECE."""
     scores = panel.scores
     cell: Cell = {"error": (scores.predicted != scores.labels).double()}
     if METRICS["nll"].missing(panel) is None:
@@ -157,7 +157,10 @@ def cell_of(panel: Panel, intervals: bool) -> Cell:
         cell["nll"] = -scores.log_p_label.double()
     cell["ece"] = BinnedItems.of(panel)
     if (auroc := METRICS["auroc"]).missing(panel) is None:
-        cell["auroc"] = (float(auroc(panel)), influence(auroc, panel) if intervals else None)
+        value = float(auroc(panel))
+        # an item's pseudo-value: their mean is AUROC, and their deviations from it are the influences
+        moved = panel.n * influence(auroc, panel) if intervals else torch.zeros(panel.n, dtype=torch.float64)
+        cell["auroc"] = value + moved
     return cell
 
 

@@ -57,8 +57,7 @@ class BinnedItems:
 
 
 Cell = dict[str, Any]
-"""The measures of one cell: a value per item [N] (error, NLL, …), `BinnedItems` for "ece", and (value, influences [N])
-for "auroc"."""
+"""The measures of one cell: a value per item [N] whose mean is the measure, and `BinnedItems` for "ece"."""
 
 Pair = tuple[tuple[Cell, ...], tuple[Cell, ...]]
 """The model's cells, and the reference's."""
@@ -77,7 +76,7 @@ class Aggregate:
 
     @cached_property
     def items(self) -> list[tuple[Tensor, Tensor | None]]:
-        """(above, below) of each ratio as values per item, averaged over cells; for error and NLL."""
+        """(above, below) of each ratio as values per item, averaged over cells; not for ECE."""
         mean = [[torch.stack([c[self.measure] for c in cells]).mean(0) for cells in r if cells] for r in self.ratios]
         return [(m[0], m[1] if len(m) > 1 else None) for m in mean]
 
@@ -90,8 +89,6 @@ class Aggregate:
         own = [c[self.measure] for c in cells]
         if self.measure == "ece":
             return float(sum(g.ece for g in own) / len(own))
-        if self.measure == "auroc":
-            return float(1 / len(own) * sum(value for value, _ in own))
         return float(torch.stack(own).mean(0).mean())
 
     @cached_property
@@ -100,9 +97,6 @@ class Aggregate:
 
     def influence(self) -> Tensor:
         """The influence of each item on the aggregate, [N]."""
-        if self.measure == "auroc":
-            ((cells, _),) = self.ratios
-            return torch.stack([1 / len(cells) * c["auroc"][1] for c in cells]).sum(0)
         slopes = []
         for (above, below), (a, b) in zip(self.items, self.sizes, strict=True):
             u = (above - a) / len(above)

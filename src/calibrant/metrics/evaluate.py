@@ -65,34 +65,45 @@ def evaluate(
         "group": group,
     }
     p = given(**arrays)
+    how: dict[str, Any] = {"bins": bins, "intervals": intervals, "seed": seed, "replicates": replicates}
+    how |= {"about": about, "allow_reuse": allow_reuse}
+    report = evaluate_predictions(p, metrics, **how)
+    if by is None:
+        return report
+    from calibrant.metrics.subgroups import by_values
+
+    return replace(report, by=by_values(p, by, arrays, metrics, **how))
+
+
+def evaluate_predictions(
+    p: Predictions,
+    metrics: Sequence[str] | None,
+    *,
+    bins: int = BINS,
+    intervals: bool = True,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    about: About = "top",
+    allow_reuse: bool = False,
+) -> Report:
+    """`evaluate` for `Predictions`."""
     reused = refuse_reuse(p, allow_reuse)
+    if about not in ("top", "positive"):
+        raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
     classwise = metrics is None or "ece_classwise" in metrics
     home = CPU if p.logits is None or p.group is not None else p.logits.device  # groups are drawn on the CPU
     scores = reduce(p, checked_count("bins", bins, 1), classwise=classwise, home=home)
-    if about not in ("top", "positive"):
-        raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
-    if about == "positive":
-        if scores.k != 2:
-            raise InputError(f"about='positive' needs exactly two classes, these predictions have {scores.k}")
-        scores = positive_class(scores)
-    resampling = Resampling(seed, checked_count("replicates", replicates, 20)) if intervals else None
     report = evaluate_scores(
-        scores,
+        positive_class(scores) if about == "positive" else scores,
         metrics=metrics,
-        resampling=resampling,
+        resampling=Resampling(seed, checked_count("replicates", replicates, 20)) if intervals else None,
         members=p.members,
         binary=p.binary,
         split=p.split,
         allow_reuse=reused,
     )
     named = {} if p.classes is None else {"classes": listed(p.classes)}
-    report = replace(report, file=p.source or None, predictions=p, conventions={**report.conventions, **named})
-    if by is None:
-        return report
-    from calibrant.metrics.subgroups import by_values
-
-    how = {"bins": bins, "intervals": intervals, "seed": seed, "replicates": replicates, "allow_reuse": allow_reuse}
-    return replace(report, by=by_values(p, by, arrays, metrics, about=about, **how))
+    return replace(report, file=p.source or None, predictions=p, conventions={**report.conventions, **named})
 
 
 def evaluate_scores(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,60 +117,64 @@ def _sampled(part: Slice) -> Array:
     return np.append(keys[:: max(1, len(keys) // 64)], keys[-1])
 
 
-@dataclass
+class Ties:
+    """Joins rows in ascending order of their keys into runs of ties.
+
+    A table has one column per row of data: its key, its confidence, and further numbers to sum. A run has the last key,
+    the largest confidence and the sums of its rows. The last run is held back, because the next piece may continue it.
+    """
+
+    def __init__(self, within: float = 0.0) -> None:
+        self.within = within
+        self.last: Array | None = None
+
+    def add(self, table: Array) -> Array:
+        """The runs that are complete."""
+        if self.last is not None:
+            table = np.concatenate([self.last, table], 1)
+        first = self._starts(table[0])
+        last = np.append(first[1:], table.shape[1]) - 1
+        tops, sums = np.maximum.reduceat(table[1], first), np.add.reduceat(table[2:], first, axis=1)
+        runs = np.concatenate([table[:1, last], tops[None], sums])
+        self.last = runs[:, -1:]
+        return runs[:, :-1]
+
+    def _starts(self, keys: Array) -> Array:
+        with np.errstate(invalid="ignore"):  # −inf − (−inf) is NaN, which exceeds nothing: a tie
+            return np.concatenate([[0], np.nonzero(keys[1:] - keys[:-1] > self.within)[0] + 1])
+
+
 class Fold:
     """Running sums over runs of ties, most confident first. The totals are known from the stream's state."""
 
-    state: StreamState
-    good: float = 0.0  # correct and incorrect items of all closed runs
-    bad: float = 0.0
-    walk: float = 0.0  # Σ (confidence − correct) of all closed runs
-    sums: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("auroc", "success", "error", "aurc", "ks"), 0.0)
-    )
-    fpr95: float | None = None
-    key: float | None = None  # the last run so far, which the next piece may continue, and its sums
-    open: Array = field(default_factory=lambda: np.zeros(3))
-    certain: float | None = None  # the same for runs of equal confidence, which form the equal-mass bins
-    cell: Array = field(default_factory=lambda: np.zeros(2))
-    above: float = 0.0
-    mass: Array = field(default_factory=lambda: np.zeros(0))
-
-    def __post_init__(self) -> None:
-        self.total_good = float(self.state.ladder[0].sum())
-        self.total_bad = float(self.state.ladder[1].sum())
-        self.total_walk = float((self.state.width[1] - self.state.width[2]).sum())
-        self.mass = np.zeros(self.state.bins)
+    def __init__(self, state: StreamState) -> None:
+        self.state = state
+        self.total_good, self.total_bad = (float(count.sum()) for count in state.ladder[:2])
+        self.total_walk = float((state.width[1] - state.width[2]).sum())
+        self.ties = Ties(ranking.TIE)
+        self.levels = Ties()  # of equal confidence, which form the equal-mass bins
+        self.good = self.bad = self.walk = 0.0  # correct and incorrect items so far, and Σ (confidence − correct)
+        self.above = 0.0  # items in the equal-mass bins so far
+        self.sums = dict.fromkeys(("auroc", "success", "error", "aurc", "ks"), 0.0)
+        self.fpr95: float | None = None
+        self.mass = np.zeros(state.bins)
 
     def add(self, piece: Array) -> None:
+        """The next items, most confident first."""
         hit = piece["correct"].astype(np.float64)
-        signed = piece["confidence"] - hit
-        first = _first(piece["log_error"], ranking.TIE)
-        keys, sums = piece["log_error"][first], np.add.reduceat(np.stack([hit, 1 - hit, signed]), first, axis=1)
-        tied = self.key is not None and not keys[0] - self.key > ranking.TIE
-        if tied:
-            sums[:, 0] += self.open
-        elif self.key is not None:
-            self._close(self.open[:, None])
-        self.key, self.open = float(keys[-1]), sums[:, -1].copy()
-        self._close(sums[:, :-1])
-        # items that tie up to rounding count with one confidence, and runs of equal confidence are merged
-        tops = np.maximum.reduceat(piece["confidence"], first)
-        counts = np.stack([np.diff(np.append(first, len(piece))), np.add.reduceat(signed, first)])
-        first = _first(-tops)
-        levels, parts = tops[first], np.add.reduceat(counts, first, axis=1)
-        if self.certain is not None and (tied or levels[0] == self.certain):
-            parts[:, 0] += self.cell
-        elif self.certain is not None:
-            self._bin(self.cell[:, None])
-        self.certain, self.cell = float(levels[-1]), parts[:, -1].copy()
-        self._bin(parts[:, :-1])
+        confidence = piece["confidence"]
+        self._take(self.ties.add(np.stack([piece["log_error"], confidence, hit, 1 - hit, confidence - hit])))
 
-    def _close(self, runs: Array) -> None:
-        """Add complete runs [3, R] to the sums."""
+    def _take(self, runs: Array) -> None:
         if runs.shape[1] == 0:
             return
-        good, bad, signed = runs
+        _, top, good, bad, signed = runs
+        self._close(good, bad, signed)
+        # items that tie up to rounding count with one confidence
+        self._bin(self.levels.add(np.stack([-top, top, good + bad, signed])))
+
+    def _close(self, good: Array, bad: Array, signed: Array) -> None:
+        """Add complete runs to the sums."""
         g0 = self.good + np.cumsum(good) - good
         b0 = self.bad + np.cumsum(bad) - bad
         found, seen = g0 + good, g0 + b0 + good + bad
@@ -187,10 +191,9 @@ class Fold:
         self.sums["ks"] = max(self.sums["ks"], float(np.abs(self.total_walk - before).max()))
         self.good, self.bad, self.walk = self.good + good.sum(), self.bad + bad.sum(), self.walk + signed.sum()
 
-    def _bin(self, cells: Array) -> None:
-        if cells.shape[1] == 0:
-            return
-        count, signed = cells
+    def _bin(self, levels: Array) -> None:
+        """Add complete levels of confidence to the equal-mass bins."""
+        _, _, count, signed = levels
         n, bins = self.state.n, self.state.bins
         middle = n - (self.above + np.cumsum(count) - count / 2)
         index = np.clip(np.floor(middle * bins / n), 0, bins - 1).astype(int)
@@ -198,8 +201,10 @@ class Fold:
         self.above += float(count.sum())
 
     def values(self) -> dict[str, float]:
-        self._close(self.open[:, None])
-        self._bin(self.cell[:, None])
+        assert self.ties.last is not None
+        self._take(self.ties.last)
+        assert self.levels.last is not None
+        self._bin(self.levels.last)
         n = self.state.n
         out = {"ks": self.sums["ks"] / n, "ece_mass": float(np.abs(self.mass).sum()) / n, "aurc": self.sums["aurc"] / n}
         both = (
@@ -214,12 +219,6 @@ class Fold:
             if self.fpr95 is not None:
                 out["fpr95"] = self.fpr95 / self.total_bad
         return out
-
-
-def _first(keys: Array, within: float = 0.0) -> Array:
-    """The start of each run of ties in ascending keys."""
-    with np.errstate(invalid="ignore"):  # −inf − (−inf) is NaN, which exceeds nothing: a tie
-        return np.concatenate([[0], np.nonzero(keys[1:] - keys[:-1] > within)[0] + 1])
 
 
 def _area(n0: Array, e0: Array, good: Array, bad: Array) -> float:

@@ -27,17 +27,16 @@ from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS, bca, stream
 from calibrant.metrics.bca import UNMOVED, acceleration, normal_quantile, slope, variance_inflation
 from calibrant.metrics.block_length import block_length, student_widening, widening
-from calibrant.metrics.bootstrap import draw
+from calibrant.metrics.bootstrap import counts
 from calibrant.metrics.calibration import ECE
 from calibrant.metrics.calibration_cells import Cells, cells_from_sums, group_factor
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.conventions import BINS, Resampling, conventions
 from calibrant.metrics.intervals import INVERSION
-from calibrant.metrics.panel import Metric
+from calibrant.metrics.panel import Metric, UnitPanel
 from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import MEANS
-from calibrant.metrics.units import UnitPanel
 from calibrant.types import Estimate, Report
 
 RUNGS_A_CELL = 64
@@ -232,7 +231,7 @@ def interval(
             low, high = min(low, lowest), max(high, highest)
         said = f"{INVERSION}, widened for {count} {unit}" if few else INVERSION
         return Estimate(e.value, low, high, method=said)
-    drawn = value(draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)))
+    drawn = torch.cat([value(w) for w in counts(count, count, resampling.replicates, resampling.seed)])
     if int(torch.isfinite(drawn).sum()) < 0.9 * resampling.replicates:
         return Estimate(e.value, reason=f"too few {unit} for an interval")
     accelerated = acceleration(slope(value, count), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -173,6 +173,42 @@ class Panel:
     def _sums(self, index: Tensor) -> BinSums:
         s = self.scores
         return bin_sums(index, s.bins, s.confidence, s.correct, self.weights)
+
+
+class Units(Protocol):
+    """Sums over the items of units that are drawn whole: single items, groups of items, frames of a video."""
+
+    @property
+    def size(self) -> Tensor:
+        """The number of items of each unit, [U]."""
+
+    def sums(self, column: Column) -> Tensor:
+        """The sum of a column over the items of each unit, [U]."""
+
+    def drawn_runs(self, counts: Tensor) -> Runs:
+        """The runs of the ranking when the units are drawn counts[B, U] times."""
+
+
+class UnitPanel(Panel):
+    """What metrics share when unit u is drawn counts[B, u] times.
+
+    Every sum over items is a sum over units, Σ_i w_i x_i = Σ_u counts_u Σ_{i in u} x_i. So the work for a replicate
+    does not grow with the items of a unit: a video of 100 frames has millions of pixels, but only 100 rows of sums.
+    """
+
+    def __init__(self, units: Units, counts: Tensor) -> None:
+        self.units, self.counts = units, counts
+
+    @cached_property
+    def total(self) -> Tensor:
+        return self.counts @ self.units.size
+
+    def mean_of(self, column: Column) -> Tensor:
+        return (self.counts @ self.units.sums(column)) / self.total
+
+    @cached_property
+    def runs(self) -> Runs:
+        return self.units.drawn_runs(self.counts)
 
 
 @dataclass(frozen=True)

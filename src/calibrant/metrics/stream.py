@@ -24,10 +24,9 @@ from calibrant.metrics import METRICS, proper
 from calibrant.metrics.bootstrap import merge
 from calibrant.metrics.calibration import Kind
 from calibrant.metrics.calibration_cells import Cells, cells_from_sums
-from calibrant.metrics.panel import WALK, NoItemsError, Spread
+from calibrant.metrics.panel import WALK, NoItemsError, Panel, Spread
 from calibrant.metrics.proper import Column, Mean
 from calibrant.metrics.refinement import Runs
-from calibrant.metrics.units import UnitPanel
 
 MANTISSA = 14
 _SHIFT = 52 - MANTISSA
@@ -79,20 +78,9 @@ class StreamState:
         """The indices of the rungs that hold items, most confident first."""
         return (self.ladder[0] + self.ladder[1] > 0).nonzero()[:, 0].flip(0)
 
-    @property
-    def size(self) -> Tensor:
-        return torch.tensor([float(self.n)], dtype=torch.float64)
-
     def of(self, column: Column) -> Tensor:
         """Σ, Σ² and Σ³ of a column."""
         return self.moments[list(MEANS.values()).index(column)]
-
-    def sums(self, column: Column) -> Tensor:
-        return self.of(column)[:1]
-
-    def drawn_runs(self, counts: Tensor) -> Runs:
-        good, bad = self.ladder[:2, None, self.used]
-        return Runs(counts @ good, counts @ bad)
 
 
 def rung(log_error: Tensor) -> Tensor:
@@ -161,11 +149,10 @@ def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
 _ONE = 53 * math.log(2)  # from this t on, the confidence is exactly 1 in float64, so these items tie
 
 
-class StreamPanel(UnitPanel):
-    """What metrics share for a stream, which is one unit that counts once."""
+class StreamPanel(Panel):
+    """What metrics share for a stream."""
 
     def __init__(self, state: StreamState) -> None:
-        super().__init__(state, torch.ones(1, 1, dtype=torch.float64))
         self.state = state
         used = state.used
         self.t = floor_of(used)
@@ -186,6 +173,13 @@ class StreamPanel(UnitPanel):
     def impossible(self) -> str | None:
         labels = self.state.impossible
         return f"{labels} labels were called impossible" if labels else None
+
+    def mean_of(self, column: Column) -> Tensor:
+        return self.state.of(column)[:1] / self.n
+
+    @cached_property
+    def runs(self) -> Runs:
+        return Runs(self.good[None], self.bad[None])
 
     def spread_of(self, column: Column, mean: float) -> Spread:
         first, second, third = self.state.of(column).tolist()

@@ -201,11 +201,7 @@ def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Sc
         if p.fitted_on and p.fitted_on == p.origin and not settings.allow_reuse:
             raise SplitError(f"{task.part}: the map was fitted on the same items that it is judged on (--allow-reuse)")
         scores = reduce(p, settings.bins)
-        if settings.positive:
-            if scores.k != 2:
-                raise InputError(f"{task.part}: about='positive' needs exactly two classes, not {scores.k}")
-            scores = positive_class(scores)
-        yield start, scores, p
+        yield start, positive_class(scores) if settings.positive else scores, p
 
 
 def _at_row(error: CalibrantError, start: int) -> CalibrantError:

@@ -24,7 +24,7 @@ from calibrant.functional.inputs import numbered_groups
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.compare import holm
-from calibrant.metrics.evaluate import About, evaluate
+from calibrant.metrics.evaluate import About, evaluate_predictions
 from calibrant.types import Predictions, Report
 
 MOST = 100
@@ -101,9 +101,18 @@ class Subgroups(Shown):
 
 
 def subgroups(
-    p: Predictions, part: Tensor, names: Sequence[str], column: str, *, about: About = "top", **options: Any
+    p: Predictions,
+    part: Tensor,
+    names: Sequence[str],
+    column: str,
+    metrics: Sequence[str] | None = None,
+    *,
+    about: About = "top",
+    **options: Any,
 ) -> Subgroups:
-    """The metrics of each part: `part` [N] holds indices into `names`; `options` are those of `evaluate`."""
+    """The metrics of each part (None: the headline). `part` [N] holds indices into `names`; `options` are those of
+    `evaluate`. The gap, by which parts are compared, is always among the metrics."""
+    wanted = list(dict.fromkeys([*(metrics or HEADLINE), "gap"]))
     where = f"{p.source}: " if p.source else ""
     if not 2 <= len(names) <= MOST:
         raise InputError(f"{where}{column!r} has {len(names):,} different values; 2 to {MOST} are parts to compare")
@@ -114,7 +123,12 @@ def subgroups(
     return Subgroups(
         column,
         tuple(
-            Subgroup(name, evaluate(_taken(p, part == g), about=about, **options), *found[g], adjusted[str(g)])
+            Subgroup(
+                name,
+                evaluate_predictions(_taken(p, part == g), wanted, about=about, **options),
+                *found[g],
+                adjusted[str(g)],
+            )
             for g, name in enumerate(names)
         ),
     )
@@ -139,7 +153,7 @@ def by_values(
             found = given(**{**arrays, "group": by})
         part, names = found.group, found.group_names
     assert part is not None and names is not None
-    return subgroups(p, part, names, column, metrics=list(dict.fromkeys([*(metrics or HEADLINE), "gap"])), **options)
+    return subgroups(p, part, names, column, metrics, **options)
 
 
 def _against_rest(scores: Scores, inside: Tensor) -> tuple[float, float]:

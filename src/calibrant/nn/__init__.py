@@ -61,10 +61,6 @@ MODELS: dict[str, Network] = {
 }
 
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
-SMOOTHING = ("where", "kernel", "prob", "tau", "padding")
-"""The settings of `build(…, smooth={…})`; `smooth=True` is SS's choice, tanh with τ = 10 and kernel (1, 1)."""
-BLURPOOL = ("where", "kernel", "padding")
-"""The settings of `build(…, blurpool={…})`; `blurpool=True` is Zhang's kernel (1, 2, 1), reflected at the border."""
 
 
 def build(
@@ -87,8 +83,9 @@ def build(
     `size` is the height and width of the images; networks that do not depend on it ignore it. Options go to the network
     (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`, `stage_end=`).
     `smooth` inserts smoothing before each subsampling and before global pooling (SS §2.3); the names and shapes of
-    weights stay. `blurpool` anti-aliases layers that subsample (Zhang 2019; SS F), and `relu6` bounds every ReLU (SS
-    C.3). `passes` > 1 averages that many stochastic passes in training (SS D.4).
+    weights stay. `blurpool` anti-aliases layers that subsample (Zhang 2019; SS F). Both take True, or a table of
+    settings of `calibrant.smooth` and `nn.antialias.blurpool`. `relu6` bounds every ReLU (SS C.3). `passes` > 1
+    averages that many stochastic passes in training (SS D.4).
     """
     finish = partial(_finish, smooth=smooth, blurpool=blurpool, relu6=relu6, passes=passes)
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
@@ -161,11 +158,9 @@ def _finish(
     passes: int,
 ) -> nn.Module:
     """Apply the requested surgery, and average over passes. Smoothing comes first: Prob stands before BlurPool."""
-    for name, known, asked, surgery in (
-        ("smooth", SMOOTHING, smooth, smoothed_copy),
-        ("blurpool", BLURPOOL, blurpool, antialiased_copy),
-    ):
+    for name, asked, surgery in (("smooth", smooth, smoothed_copy), ("blurpool", blurpool, antialiased_copy)):
         if asked is not False:
+            known = [p for p in inspect.signature(surgery).parameters if p not in ("model", "example", "inplace")]
             if asked is not True and not isinstance(asked, Mapping):
                 raise InputError(f"{name}={asked!r}: true, false, or a table of {', '.join(known)}")
             settings = {} if asked is True else dict(asked)

@@ -29,7 +29,7 @@ TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0
 """
 
 wrap("blur")
-wrap("prob")  # torch.fx writes both into its graphs as single calls
+wrap("bounded")  # torch.fx writes both into its graphs as single calls
 _references = 0  # number of open `reference()` scopes; torch.compile cannot read a ContextVar
 
 
@@ -44,18 +44,8 @@ def reference() -> Iterator[None]:
         _references -= 1
 
 
-def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
+def bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
     """Return ReLU(upper(z)) (SS Eq. 7). Derivatives of every order exist."""
-    if upper not in TAU:
-        raise _unknown(upper)
-    if tau is None:
-        tau = TAU[upper]
-    elif type(tau) not in (float, int) or not 0 < tau < math.inf:  # plain numbers take the fast path, also compiled
-        tau = _positive(tau)
-    return _bounded(z, upper, tau)
-
-
-def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
     check_values(z)
     if upper == "tanh":
         return torch.tanh(z.relu() / tau) * tau  # ReLU and tanh commute (Eq. 41)
@@ -77,22 +67,18 @@ def _positive(tau: Any) -> float:
     return value
 
 
-def _unknown(upper: Any) -> InputError:
-    return InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
-
-
 class Prob(nn.Module):
     """Turn a feature map into probabilities, up to a scale."""
 
     def __init__(self, upper: Upper = "tanh", tau: float | None = None) -> None:
         super().__init__()
         if not isinstance(upper, str) or upper not in TAU:
-            raise _unknown(upper)
+            raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
         self.upper: Upper = upper
         self.tau = TAU[upper] if tau is None else _positive(tau)
 
     def forward(self, z: Tensor) -> Tensor:
-        return prob(z, self.upper, self.tau)
+        return bounded(z, self.upper, self.tau)
 
     def extra_repr(self) -> str:
         return f"{self.upper}, tau={self.tau:g}"
@@ -172,4 +158,4 @@ class Smooth(nn.Module):
             if out is not None:
                 return out
         check_map(z.shape, len(b.taps), b.axes)
-        return blurred(_bounded(z, p.upper, p.tau), b.taps, b.padding, b.axes)
+        return blurred(bounded(z, p.upper, p.tau), b.taps, b.padding, b.axes)

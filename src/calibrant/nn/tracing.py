@@ -6,11 +6,9 @@ pool is a map [N, C, …], and a stride is subsampling. A tensor that is changed
 
 Each map has its own number of spatial axes: a network may have a 2-d trunk and a 1-d head.
 
-MC dropout uses another tool, `torch.export` (`ensembles/network_graph.py`), and neither can replace the other. MC
-dropout needs a program that runs again, on batches of any size, and may decline networks that export cannot follow. A
-record is never run again. It must tell which module took and returned each tensor, which an exported graph does not
-tell; it must do so for every network that runs; and it is made for up to four sizes of image, each in about a
-fourteenth of the time of an export (median over 45 networks of tests/nn/test_surgery_*.py).
+MC dropout uses `torch.export` instead (`ensembles/network_graph.py`), because it needs a program that runs again. An
+exported graph does not tell which module took and returned a tensor, cannot be made of every network, and takes about
+fourteen times as long as this record.
 """
 
 from __future__ import annotations

@@ -27,24 +27,33 @@ from calibrant.posthoc.confidence_model import ConfidenceMap
 from calibrant.posthoc.map import Chain, FittedMap
 
 
-class Calibrated(nn.Module):
-    """The model, then the map."""
+class Attached(nn.Module):
+    """Abstract: the model, and what comes after it. A subclass writes `forward`, with the arguments of `logits`."""
 
-    def __init__(self, model: nn.Module, fitted: FittedMap, class_axis: int | None = None) -> None:
+    def __init__(self, model: nn.Module, class_axis: int | None) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
         super().__init__()
         self.model = model
-        self.calibration = MapLayer(fitted)
         self.class_axis: int | None = getattr(model, "class_axis", None) if class_axis is None else class_axis
-        self.train(model.training)
 
-    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        # x has a name of its own, because torch.export nests the dynamic shapes of *args one level deeper
-        return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
-
+    # x has a name of its own, because torch.export nests the dynamic shapes of *args one level deeper
     def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """The model's own logits, classes last."""
         output = self.model(*args, **kwargs) if x is None else self.model(x, *args, **kwargs)
         return classes_last(logits_of(output), self.class_axis, "the model's output")
+
+
+class Calibrated(Attached):
+    """The model, then the map."""
+
+    def __init__(self, model: nn.Module, fitted: FittedMap, class_axis: int | None = None) -> None:
+        super().__init__(model, class_axis)
+        self.calibration = MapLayer(fitted)
+        self.train(model.training)
+
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
 
 class MapLayer(nn.Module):
@@ -71,8 +80,6 @@ class MapLayer(nn.Module):
 
 def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> nn.Module:
     """Return the model, not copied, and the map as one module; `class_axis` is as in `calibrant.predict`."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
     if not isinstance(fitted, FittedMap):
         raise InputError(f"attach needs a fitted map (calibrant.fit, calibrant.load), not {type(fitted).__name__}")
     return Calibrated(model, fitted, class_axis)

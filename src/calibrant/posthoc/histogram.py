@@ -24,7 +24,7 @@ from calibrant.functional.binning import equal_width, mass_bins, settled
 from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, probabilities_and_hits
+from calibrant.posthoc.one_vs_rest import Kind, kind_of, probabilities_and_hits
 from calibrant.posthoc.step_functions import Floats, in_step, place
 from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
@@ -149,7 +149,7 @@ class Histogram(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         self.need(p.n, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
-        columns = probabilities_and_hits(p, self.kind, self.name)
+        columns = probabilities_and_hits(p, kind_of(self.kind, p, self.name))
         tables = [tabulate(value, hit, self.bins, self.scheme) for value, hit in columns]
         if self.kind == "top":
             made = HistogramMassMap if self.scheme == "mass" else HistogramMap

@@ -1,9 +1,5 @@
 """Isotonic regression (Zadrozny 2002): the non-decreasing function of a probability with the least squared error.
 
-PAVA needs the data only as *groups*: each distinct value of a hit, and each run of misses between two such values.
-One-vs-rest columns have few hits, so one fast sort of the values and a binary search of the hits replace the
-argsort of N pairs, and PAVA runs on a few dozen groups.
-
 Between two blocks the function is linear, as in scikit-learn; outside it is constant. `kind="top"` maps the confidence
 of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never carry exactly 0 or
 1: for them, a first block at 0 or a last block at 1 counts half an item of the other kind.
@@ -23,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, probabilities_and_hits
-from calibrant.posthoc.step_functions import Floats, end_to_end, interpolate, tensors
+from calibrant.posthoc.one_vs_rest import Kind, kind_of, probabilities_and_hits
+from calibrant.posthoc.step_functions import Floats, end_to_end, grouped, interpolate, tensors
 from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
@@ -41,29 +36,20 @@ class Knots:
     soft: Floats
 
 
-def pava(values: Floats, hit: NDArray[np.bool_]) -> Knots:
-    """Isotonic regression of hits on values."""
+def pava(values: Floats, hit: NDArray[np.bool_], centred: bool = False) -> Knots:
+    """Isotonic regression of hits on values. With `centred`, a block is one knot, at the mean of its values."""
     from scipy.optimize import isotonic_regression
 
-    values, ordered = settled(values)
-    at, hits = np.unique(values[hit], return_counts=True)
-    left, right = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
-    # groups in order: misses below the first hit, hit 1, misses between 1 and 2, hit 2, …, misses above the last
-    start = np.empty(2 * len(at) + 1, dtype=np.int64)
-    start[0], start[1::2], start[2::2] = 0, left, right
-    size = np.diff(np.append(start, len(ordered)))
-    total = np.zeros(len(start))
-    total[1::2] = hits
-    kept = size > 0
-    start, size, total = start[kept], size[kept], total[kept]
-    fit = isotonic_regression(total / size, weights=size)
-    block = fit.blocks[:-1]
-    first = start[block]
-    last = np.append(first[1:], len(ordered)) - 1
-    y = fit.x[block]
-    count = np.diff(np.append(first, len(ordered)))
-    x = np.stack([ordered[first], ordered[last]], 1).reshape(-1)
-    return Knots(x, np.repeat(y, 2), np.repeat(_soften(y, count), 2))
+    value, size, hits = grouped(values, hit)
+    fit = isotonic_regression(hits / size, weights=size)
+    first, last = fit.blocks[:-1], fit.blocks[1:] - 1
+    y, count = fit.x[first], np.add.reduceat(size, first)
+    soft = _soften(y, count)
+    if centred:
+        centre = np.add.reduceat(size * value, first) / count
+        return Knots(np.clip(centre, value[first], value[last]), y, soft)
+    x = np.stack([value[first], value[last]], 1).reshape(-1)
+    return Knots(x, np.repeat(y, 2), np.repeat(soft, 2))
 
 
 def _soften(y: Floats, count: NDArray[np.int64]) -> Floats:
@@ -73,17 +59,6 @@ def _soften(y: Floats, count: NDArray[np.int64]) -> Floats:
     if y[-1] == 1:
         soft[-1] = 1 - least(count[-1]) if len(y) == 1 else max(1 - least(count[-1]), (1 + y[-2]) / 2)
     return soft
-
-
-def centred(knots: Knots, values: Floats) -> Knots:
-    """One knot per block of PAVA, at the mean of the `values` in it."""
-    first, last = knots.x[::2], knots.x[1::2]
-    ordered = settled(values)[1]
-    low = np.searchsorted(ordered, first, "left")
-    high = np.searchsorted(ordered, last, "right")
-    total = np.concatenate([[0.0], np.cumsum(ordered)])
-    centre = np.clip((total[high] - total[low]) / (high - low), first, last)
-    return Knots(centre, knots.y[::2], knots.soft[::2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +112,7 @@ class Isotonic(Calibrator):
     """Isotonic regression of a probability (Zadrozny 2002)."""
 
     kind: Kind = "top"
+    centred: ClassVar[bool] = False
     name: ClassVar[str] = "isotonic"
     map: ClassVar[type[FittedMap]] = IsotonicMap
     maps: ClassVar[tuple[type[FittedMap], ...]] = (IsotonicRestMap,)
@@ -146,19 +122,13 @@ class Isotonic(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         self.need(p.n, 2, "one point has no slope")
-        found = [self.knots(values, hit) for values, hit in probabilities_and_hits(p, self.kind, self.name)]
-        record = certified({"kind": self.kind, **self.size(sum(len(knots.x) for knots in found))})
+        columns = probabilities_and_hits(p, kind_of(self.kind, p, self.name))
+        found = [pava(values, hit, self.centred) for values, hit in columns]
+        size = sum(len(knots.x) for knots in found)
+        record = certified({"kind": self.kind} | ({"points": size} if self.centred else {"blocks": size // 2}))
         if self.kind == "top":
             return IsotonicMap(*tensors(found[0].x, found[0].y, found[0].soft), record=record)
         return IsotonicRestMap(*end_to_end([(knots.x, knots.soft) for knots in found]), record=record)
-
-    def knots(self, values: Floats, hit: NDArray[np.bool_]) -> Knots:
-        """The function of one column."""
-        return pava(values, hit)
-
-    def size(self, knots: int) -> dict[str, int]:
-        """What the certificate says about this many knots."""
-        return {"blocks": knots // 2}
 
 
 @dataclass(frozen=True)
@@ -169,9 +139,4 @@ class CentredIsotonic(Isotonic):
     """
 
     name: ClassVar[str] = "isotonic_centred"
-
-    def knots(self, values: Floats, hit: NDArray[np.bool_]) -> Knots:
-        return centred(pava(values, hit), values)
-
-    def size(self, knots: int) -> dict[str, int]:
-        return {"points": knots}
+    centred: ClassVar[bool] = True

@@ -31,16 +31,9 @@ CERTAIN = 69.07755278982137
 
 def kind_of(kind: Kind | None, p: Predictions, name: str) -> Kind:
     """The kind that was asked for. By default it is every class against the rest, or "top" for a top-1 set."""
-    if kind == "one_vs_rest":
-        every_class_of(p, name)
-    return kind or ("top" if p.logits is None else "one_vs_rest")
-
-
-def every_class_of(p: Predictions, name: str) -> Tensor:
-    """The logits, which a method of every class needs. A top-1 set has none and is refused."""
-    if p.logits is None:
+    if kind == "one_vs_rest" and p.logits is None:
         raise InputError(f"{name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
-    return p.logits
+    return kind or ("top" if p.logits is None else "one_vs_rest")
 
 
 @dataclass(frozen=True)
@@ -119,16 +112,15 @@ def scores_and_hits(p: Predictions, kind: Kind) -> Iterator[tuple[NDArray[np.flo
         yield from zip(columns.odds.score.T.contiguous().numpy(), columns.happened.T.numpy() > 0, strict=True)
 
 
-def probabilities_and_hits(
-    p: Predictions, kind: Kind, name: str
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+def probabilities_and_hits(p: Predictions, kind: Kind) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Yield the probability and whether the event happened, one column at a time."""
     labels = p.labels.cpu().numpy()
     if kind == "top":
         top = top_of(p)
         yield top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == labels
         return
-    probability = torch.softmax(every_class_of(p, name).double(), -1).cpu()
+    assert p.logits is not None
+    probability = torch.softmax(p.logits.double(), -1).cpu()
     for start in range(0, probability.shape[1], 64):  # columns are strided, so a block of them is copied at a time
         for i, column in enumerate(probability[:, start : start + 64].T.contiguous().numpy()):
             yield column, labels == start + i

@@ -35,15 +35,17 @@ MARGIN = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Robustness level, 0 (least robust) … R−1, of each item: `train` by training index, `validation` in the order of
-    the validation predictions. −1 stands at an index that is no training item."""
+    """The robustness level of each item, from 0 (least robust) to R − 1.
+
+    `train` is by training index, with −1 where an index is no training item. `validation` is in the order of the
+    validation predictions."""
 
     train: Tensor
     validation: Tensor
 
 
 def _as_levels(given: Any, name: str) -> Tensor:
-    """Levels as int64 [N], from any array of whole numbers. Distances, from which levels are cut, are refused."""
+    """Return levels as int64 [N], from any array of whole numbers. Distances are refused: levels are cut from them."""
     level = as_tensor(given, f"{name} levels")
     if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
         raise InputError(
@@ -54,17 +56,17 @@ def _as_levels(given: Any, name: str) -> Tensor:
 
 
 def next_p_true(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
-    """The next p̃_r, from the gap conf − acc of each level (Eq. 3 and its clip)."""
+    """Return the next p̃_r, from the gap conf − acc of each level (Eq. 3 and its clip)."""
     return (p_true - alpha * gap).clamp(1 / classes + margin, 1.0)
 
 
 def epsilon_of(p_true: Tensor, classes: int) -> Tensor:
-    """The ε_r that gives the right class the soft label p̃_r (Eq. 4)."""
+    """Return the ε_r that gives the right class the soft label p̃_r (Eq. 4)."""
     return (p_true - 1) * classes / (1 - classes)
 
 
 def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> Tensor:
-    """conf(S_r) − acc(S_r) of each level, float64 [R]."""
+    """Return conf(S_r) − acc(S_r) of each level, float64 [R]."""
     if validation.logits is None:
         raise InputError("adaptive label smoothing learns from validation logits, and these predictions have none")
     if validation.split is Split.TEST:
@@ -97,7 +99,7 @@ def check_rate(alpha: Rate) -> None:
 
 
 def rate_after(alpha: Rate, finished: int) -> float:
-    """α after this many finished epochs."""
+    """Return α after this many finished epochs."""
     if isinstance(alpha, (int, float)):
         return alpha
     return [value for start, value in alpha if start <= finished][-1]
@@ -105,7 +107,7 @@ def rate_after(alpha: Rate, finished: int) -> float:
 
 @dataclass(eq=False)
 class AdaLS:
-    """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 stays one-hot."""
+    """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 keeps it one-hot."""
 
     classes: int
     alpha: Rate = 0.05
@@ -146,7 +148,7 @@ class AdaLS:
         self._set(state["trajectory"])
 
     def record(self) -> dict[str, Any]:
-        """The values of p̃_r and ε_r so far: one row per epoch (the first is the start), one column per level."""
+        """Return the values of p̃_r and ε_r so far: one row per epoch (the first is the start), one column per level."""
         return {
             "alpha": self.alpha,
             "classes": self.classes,

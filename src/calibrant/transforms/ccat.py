@@ -60,6 +60,6 @@ class CCAT:
 
 
 def towards_uniform(q: Tensor, distance: Tensor, epsilon: float, rho: float) -> Tensor:
-    """λ·q + (1 − λ)/K with λ = (1 − min(1, distance/ε))^ρ."""
+    """Return λ·q + (1 − λ)/K with λ = (1 − min(1, distance/ε))^ρ."""
     weight = ((1 - (distance / epsilon).clamp_max(1)) ** rho).unsqueeze(-1).to(q.dtype)
     return weight * q + (1 - weight) / q.shape[-1]

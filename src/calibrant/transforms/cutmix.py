@@ -29,7 +29,7 @@ class CutMix(Mixing):
             )
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One batch of images and soft targets, mixed; for your own training loop."""
+        """Return one batch of images and soft targets, mixed; also for your own training loop."""
         if self.alpha == 0 or self.probability == 0:
             return x, q
         self.check(x, q)
@@ -48,7 +48,7 @@ class CutMix(Mixing):
 
 
 def inside(length: int, centre: Tensor, kept: Tensor) -> Tensor:
-    """bool [length]: the pixels inside the box, whose side is length·√(1 − λ) around `centre` (in [0, 1))."""
+    """Return which pixels are inside the box of side length·√(1 − λ) around `centre` (in [0, 1)): bool [length]."""
     middle, half = (centre * length).floor(), ((1 - kept).sqrt() * length / 2).floor()
     pixel = torch.arange(length, device=centre.device)
     return (pixel >= middle - half) & (pixel < middle + half)

@@ -17,7 +17,7 @@ from calibrant.errors import InputError
 
 @dataclass(frozen=True)
 class Mixing:
-    """Abstract: what mixup and cutmix share. Write `mixed`."""
+    """The abstract base class of mixup and cutmix, which write `mixed`."""
 
     alpha: float
     mixes_labels: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class Mixing:
         return self.mixed(x, q, rng)
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Mix one batch of inputs and soft targets; for your own training loop."""
+        """Return one batch of inputs and soft targets, mixed; also for your own training loop."""
         raise TypeError(f"{type(self).__name__} must define mixed")
 
     def check(self, x: Tensor, q: Tensor) -> None:
@@ -53,7 +53,7 @@ class Mixup(Mixing):
             raise InputError(f"alpha must not be negative, got {self.alpha}; 0 switches mixup off")
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One batch of inputs and soft targets, mixed; for your own training loop."""
+        """Return one batch of inputs and soft targets, mixed."""
         if self.alpha == 0:
             return x, q
         self.check(x, q)
@@ -64,13 +64,13 @@ class Mixup(Mixing):
 
 
 def mix(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """weight·a + (1 − weight)·b, where `weight` is one number, or one per item."""
+    """Return weight·a + (1 − weight)·b, where `weight` is one number, or one per item."""
     w = weight.reshape(-1, *[1] * (a.ndim - 1)).to(a.dtype)
     return w * a + (1 - w) * b
 
 
 def beta(alpha: float, n: int, rng: torch.Generator) -> Tensor:
-    """n draws of Beta(α, α) = G₁ / (G₁ + G₂), G gamma-distributed; float64, as α = 0.2 underflows float32.
+    """Return n draws of Beta(α, α) = G₁ / (G₁ + G₂), G gamma-distributed; α = 0.2 underflows float32.
 
     `torch.distributions` takes no generator; `torch._standard_gamma`, which it is built on, does.
     """

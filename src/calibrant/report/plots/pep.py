@@ -96,17 +96,17 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
     return ax
 
 
-def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effect", ax: Axes | None = None) -> Axes:
-    """Draw PEP Fig. 3 (b–d): one point per epoch, overfitting against PEP's effect (`of="sigma"`: against σ*)."""
+def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, ax: Axes | None = None) -> Axes:
+    """Draw PEP Fig. 3 (b): one point per epoch, overfitting against PEP's effect."""
     ax = ax or new_axes()
     for i, (name, epochs) in enumerate(rows.items()):
         x = [e.overfitting for e in epochs]
-        y = [float(getattr(e, of)) for e in epochs]
+        y = [e.effect for e in epochs]
         rho = rank_correlation(x, y)
         label = name if rho is None else f"{name}, ρ = {rho:.2f}".replace("-", "\N{MINUS SIGN}")
         ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=shown(label))
     ax.axhline(0, **DASHED)
     ax.set_xlabel("overfitting: NLL on test − NLL on train")
-    ax.set_ylabel("σ*" if of == "sigma" else "PEP effect: NLL gained on test")
+    ax.set_ylabel("PEP effect: NLL gained on test")
     legend(ax)
     return ax

@@ -1,6 +1,6 @@
 """Reliability diagram, histogram and density of confidence (DS Fig. 2).
 
-A bar below the diagonal is overconfident. Each bin's accuracy has a Wilson (or Clopper–Pearson) interval, because a
+A bar below the diagonal is overconfident. Each bin's accuracy has a Wilson interval, because a
 bin with twelve items says little, and the figure must show that. Of the density: the less correct and incorrect answers
 overlap, the better a threshold works. Each curve is normalised separately, so that rare errors are visible.
 """
@@ -8,12 +8,12 @@ overlap, the better a threshold works. Each curve is normalised separately, so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibrant.functional.binning import BinSums
-from calibrant.functional.binomial import clopper_pearson, wilson
+from calibrant.functional.binomial import wilson
 from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import Scores
 from calibrant.report.plots.style import (
@@ -31,14 +31,11 @@ from calibrant.report.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INTERVALS = {"wilson": wilson, "clopper-pearson": clopper_pearson}
-
 
 def reliability(
     data: Scores | BinSums,
     *,
     ax: Axes | None = None,
-    interval: Literal["wilson", "clopper-pearson"] = "wilson",
     effective: float = 1.0,
     label: str | None = None,
     colour: str = "accent",
@@ -50,7 +47,7 @@ def reliability(
     bins = sums.count.shape[-1]
     held = sums.count[0].numpy() > 0
     n, conf, acc = (t[0].numpy()[held] for t in (sums.count, sums.mean_confidence, sums.accuracy))
-    low, high = INTERVALS[interval](acc * n * effective, n * effective)
+    low, high = wilson(acc * n * effective, n * effective)
     left = np.flatnonzero(held) / bins
     if bars:
         for edge, size, c, a, lo, hi in zip(left, n, conf, acc, low, high, strict=True):
@@ -104,8 +101,7 @@ def before_after(
     before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None
 ) -> Sequence[Axes]:
     """Draw two reliability diagrams side by side, with the same scales."""
-    if axes is None:
-        axes = side_by_side(2, 6, width=3.1)
+    axes = axes or side_by_side(2, 6, width=3.1)
     for ax, data, title in zip(axes, (before, after), ("before", "after"), strict=True):
         reliability(data, ax=ax)
         ax.set_title(title, fontsize=10, color=COLOURS["muted"])

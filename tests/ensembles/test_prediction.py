@@ -54,13 +54,6 @@ def test_restores_modes_statistics_and_the_global_generator(model: nn.Module, da
     assert torch.equal(rng, torch.get_rng_state())
 
 
-def test_modes_are_restored_after_an_error(model: nn.Module, data: TensorDataset) -> None:
-    model.train()
-    with pytest.raises(RuntimeError):
-        calibrant.predict(model, [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))])
-    assert model.training
-
-
 def test_a_modules_own_train_method_is_not_called(data: TensorDataset) -> None:
     """Exported programs refuse `eval()`, and adapters merge their weights in it."""
 
@@ -98,18 +91,6 @@ def test_batches_as_dicts(data: TensorDataset) -> None:
     two = calibrant.predict(lambda a, b: a[:, :3] + b[:, :3], [{"a": x, "b": x, "labels": y}])
     assert one.logits is not None and two.logits is not None
     assert torch.equal(2 * one.logits, two.logits)
-
-
-def test_third_entry_becomes_ids(data: TensorDataset) -> None:
-    x, y = data.tensors
-    p = calibrant.predict(lambda v: v[:, :3], [(x, y, torch.arange(100, 137))])
-    assert p.ids is not None and p.ids[0] == "100" and p.ids[-1] == "136"
-
-
-def test_members_stack(model: nn.Module, data: TensorDataset) -> None:
-    twice = nn.Sequential(model, nn.Identity())
-    p = calibrant.predict([model, twice], DataLoader(data, batch_size=8))
-    assert p.members == 2 and p.logits is not None and torch.equal(p.logits[0], p.logits[1])
 
 
 @pytest.mark.parametrize(
@@ -157,20 +138,10 @@ def test_the_classes_of_a_map_of_k_by_k_pixels_are_axis_1() -> None:
         calibrant.predict(torch.nn.Linear(4, 3), sequences)
 
 
-def test_members_of_one_logit_stack() -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # six logits between 0 and 1 would look like probabilities
-        one = torch.nn.Linear(3, 1)
-        x, y = torch.randn(6, 3), torch.arange(6) % 2
-    single = calibrant.predict(one, [(x, y)])
-    assert torch.equal(calibrant.predict([one, one], [(x, y)]).logits, torch.stack([single.logits] * 2))  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize("name", ["mlp", "mnist_cnn", "resnet20", "resnet29v2", "vgg16", "densenet121"])
+@pytest.mark.parametrize("name", ["mlp", "resnet20"])
 def test_features_are_the_input_of_the_last_linear_layer(name: str) -> None:
-    side = 28 if name == "mnist_cnn" else 32
-    model = build(name, classes=4, in_channels=1, size=side)
-    x = torch.randn(3, 1, side, side, generator=torch.Generator().manual_seed(0))
+    model = build(name, classes=4, in_channels=1, size=32)
+    x = torch.randn(3, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     p = calibrant.predict(model, [(x[:2], torch.zeros(2)), (x[2:], torch.zeros(1))], features=True)
     last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
     assert p.features is not None and p.logits is not None and p.features.shape == (3, last.in_features)
