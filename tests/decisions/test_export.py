@@ -15,6 +15,7 @@ from calibrant.cli import run
 from calibrant.decisions import Rule, attach
 from calibrant.decisions.export import rule_to_json
 from calibrant.errors import MapError
+from tests.posthoc.simulated import need_onnx
 
 GOALS: dict[str, dict[str, Any]] = {
     "accuracy": {"accuracy": 0.8},
@@ -58,8 +59,7 @@ def test_attached_to_a_model(goal: str, method: str | None) -> None:
 
 @pytest.mark.parametrize(("goal", "method"), [("accuracy", "histogram_mass"), ("raps", "temperature"), ("costs", None)])
 def test_onnx(goal: str, method: str | None, tmp_path: Path) -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
+    need_onnx()
     from calibrant.posthoc.onnx_export import run_graph
 
     rule = chosen(goal, method)
