@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from calibrant.ensembles.deep import DeepEnsemble as DeepEnsemble
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
-    from calibrant.ensembles.single import predict as predict
+    from calibrant.ensembles.prediction import predict as predict
     from calibrant.ensembles.swa import SWA as SWA
     from calibrant.ensembles.swag import SWAG as SWAG
     from calibrant.ensembles.temporal import TemporalSmoothing as TemporalSmoothing
@@ -76,7 +76,7 @@ _PUBLIC = {
     "fit": "calibrant.posthoc.fit",
     "levels": "calibrant.attacks.robustness",
     "load": "calibrant.decisions.storage",
-    "predict": "calibrant.ensembles.single",
+    "predict": "calibrant.ensembles.prediction",
     "predictions": "calibrant.functional.inputs",
     "read": "calibrant.files",
     "reference": "calibrant.nn.smoothing",

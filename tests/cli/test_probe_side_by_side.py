@@ -18,8 +18,8 @@ from calibrant.cli.probes.objective import objective
 from calibrant.cli.probes.request import Request
 from calibrant.data import Batches, load
 from calibrant.diagnostics import hessian_spectrum, sample_hardness
+from calibrant.ensembles.prediction import predict
 from calibrant.ensembles.reference import resolve
-from calibrant.ensembles.single import predict
 from calibrant.files import outputs
 from calibrant.metrics.evaluate import evaluate
 from calibrant.training import How, read, train

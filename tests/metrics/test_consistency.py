@@ -51,13 +51,6 @@ def test_flip_rate_by_loops() -> None:
         assert float(flip_rate(LOGITS, against="first")[i]) == pytest.approx(first)
 
 
-def test_a_constant_sequence_is_consistent_and_its_cec_is_its_entropy() -> None:
-    still = LOGITS[:1].expand(T, N, K)
-    assert consistency(still).tolist() == [1.0] * N
-    entropy = -(P[0] * np.log(P[0])).sum(-1)
-    assert cross_entropy_consistency(still).tolist() == pytest.approx(entropy.tolist())
-
-
 def test_impossible_classes() -> None:
     z = torch.tensor([[[0.0, 0.0, -math.inf]], [[0.0, 0.0, -math.inf]]])
     assert float(cross_entropy_consistency(z)) == pytest.approx(math.log(2))

@@ -23,6 +23,57 @@ def sample(n: int = 200, k: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch
     return z, torch.multinomial(torch.softmax(z / 1.5, 1), 1, generator=generator)[:, 0]
 
 
+def tied(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Logits with few values: most confidences are tied, of right and of wrong answers."""
+    rng = np.random.default_rng(0)
+    z = np.round(2 * rng.standard_normal((n, 3))) / 2
+    return z, np.where(rng.random(n) < 0.7, z.argmax(1), rng.integers(0, 3, n))
+
+
+def two_classes(confidence: np.ndarray, errors: int = 0, **more: Any) -> calibrant.Predictions:
+    p = np.stack([confidence, 1 - confidence], 1)
+    return calibrant.predictions(probs=p, labels=np.arange(len(p)) < errors, **more)
+
+
+DEBIASED = {name for name, m in METRICS.items() if m.family == "calibration" and name != "gap"}
+RNG = np.random.default_rng(1)
+LOGITS = RNG.normal(size=(60, 3))
+WORLDS = {
+    "ties": calibrant.predictions(*tied()),
+    "ties in groups": calibrant.predictions(*tied(), group=np.arange(400) // 4),
+    "a top-1 set with ties": calibrant.predictions(
+        labels=RNG.integers(0, 4, 300), predicted=RNG.integers(0, 4, 300), confidence=RNG.integers(0, 6, 300) / 5
+    ),
+    "all right": calibrant.predictions(LOGITS, LOGITS.argmax(1)),
+    "all wrong": calibrant.predictions(LOGITS, LOGITS.argmin(1)),
+    "certain": two_classes(np.ones(40)),
+    "certain, in groups": two_classes(np.ones(60), group=np.arange(60) // 3),
+    "nearly certain": two_classes(1 - RNG.uniform(0, 1, 110) ** 4 * 0.05),
+    "few errors": two_classes(0.5 + 0.5 * RNG.beta(6, 2, 400), errors=12),
+    "no error": two_classes(0.5 + 0.5 * RNG.beta(6, 2, 400)),
+    "two items": calibrant.predictions(LOGITS[:2], [0, 1]),
+    "one item": calibrant.predictions(LOGITS[:1], [0]),
+}
+
+
+@pytest.mark.parametrize("p", WORLDS.values(), ids=WORLDS)
+def test_every_value_has_an_interval_or_a_reason_whatever_the_order_of_rows(p: calibrant.Predictions) -> None:
+    order = torch.from_numpy(np.random.default_rng(9).permutation(p.n))
+    report, shuffled = (calibrant.evaluate(q, replicates=200) for q in (p, p.take(order)))
+    for name, e in report.items():
+        for end in ("value", "low", "high"):
+            assert getattr(shuffled[name], end) == pytest.approx(getattr(e, end), abs=1e-11), (name, end)
+        assert (e.low is None) == (e.high is None) == (e.method is None), name
+        if e.low is None:
+            assert e.reason, name
+            continue
+        assert e.low < e.high and e.low <= e.value + 1e-12, name
+        if name not in DEBIASED:  # their upper end may lie below a value that is mostly noise
+            assert e.value <= e.high + 1e-12, name
+        if name not in ("nll", "brier", "gap"):
+            assert e.low >= 0 and e.high <= 1, name
+
+
 def test_the_default_panel_has_every_metric_with_an_interval() -> None:
     report = calibrant.evaluate(*sample())
     assert list(report) == [name for name, m in METRICS.items() if m.default]
@@ -58,13 +109,6 @@ def test_one_item() -> None:
     assert report["accuracy"].value == 1 and report["accuracy"].low is None
     assert report["ece"].reason == "one item: no interval"
     assert report["auroc"].value is None and "all predictions are correct" in str(report["auroc"].reason)
-
-
-def test_an_accuracy_of_one_has_an_interval() -> None:
-    z = torch.tensor([[3.0, 0.0]]).repeat(50, 1)
-    accuracy = calibrant.evaluate(z, torch.zeros(50, dtype=torch.long))["accuracy"]
-    assert accuracy.value == 1.0 and accuracy.high == 1.0
-    assert accuracy.low is not None and 0.9 < accuracy.low < 0.95
 
 
 def test_an_impossible_label_makes_nll_infinite_and_is_named() -> None:
@@ -142,3 +186,33 @@ def test_arguments_that_predictions_carry_are_errors(use: Callable[..., Any], sa
     """`split="test"` beside Predictions was ignored, and a map was fitted on test."""
     with pytest.raises(InputError, match="carry their own"):
         use(calibrant.predictions(*sample()), **said)
+
+
+def test_numpy_integers_are_seeds() -> None:
+    z, y = tied()
+    plain, numpys = (calibrant.evaluate(z, y, seed=s, replicates=50, metrics=["nll"]) for s in (3, np.int64(3)))
+    assert plain["nll"] == numpys["nll"] and json.loads(numpys.to_json())["conventions"]["interval"]["seed"] == 3
+
+
+def test_a_perfect_prediction_has_no_negative_zero() -> None:
+    value = calibrant.evaluate([[0.0, -np.inf], [-np.inf, 0.0]], [0, 1], intervals=False)["nll"].value
+    assert value == 0 and not np.signbit(value)
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0, 1e4])
+@pytest.mark.parametrize("about", ["top", "positive"])
+def test_the_split_of_nll_is_finite_where_nll_is(scale: float, about: str) -> None:
+    """KL(acc ‖ conf) of a bin where every confidence is 1 − 1e-20: 1 − conf is 0, its logarithm is not −∞."""
+    g = torch.Generator().manual_seed(0)
+    z = scale * torch.tensor([[0.0, 1.0]]).expand(50, 2) * (1 + torch.rand(50, 1, generator=g, dtype=torch.float64))
+    y = torch.ones(50, dtype=torch.long)
+    y[:3] = 0
+    report = calibrant.evaluate(z, y, intervals=False, about=about)  # type: ignore[arg-type]
+    split = report.extras["murphy_nll"]
+    parts = [split[name] for name in ("calibration", "refinement", "residual", "rest")]
+    assert np.isfinite(parts).all() and sum(parts) == pytest.approx(report["nll"].value, rel=1e-9)
+    if scale == 40:  # one bin: the oracle needs no floats near 1
+        log_missing = float(torch.logsumexp(-z[:, 1] - torch.log1p(torch.exp(-z[:, 1])), 0)) - np.log(50)
+        acc = 47 / 50
+        cross = -(1 - acc) * log_missing
+        assert split["calibration"] == pytest.approx(cross + acc * np.log(acc) + (1 - acc) * np.log(1 - acc), rel=1e-9)

@@ -12,7 +12,6 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream import state
 from calibrant.metrics.stream_report import report
-from calibrant.report.verdict import judge
 
 DRAWN = ["aupr_success", "aupr_error", "aurc", "eaurc", "fpr95"]
 
@@ -69,12 +68,6 @@ def test_too_few_errors_give_no_interval_and_a_reason(errors: int, auroc: bool, 
             )
 
 
-def test_the_verdict_says_that_two_errors_are_too_few() -> None:
-    p, y = file(120, 2)
-    said = judge(calibrant.evaluate(probs=p, labels=y)).ranking
-    assert "(fewer than 3 errors or correct answers: no interval)" in said
-
-
 def test_errors_in_a_group_count_once() -> None:
     p, y = file(300, 60)
     within = np.arange(300) // 20  # all errors in three groups
@@ -118,11 +111,3 @@ def test_a_stream_has_the_same_interval() -> None:
     assert "nll" in str(caveats_line(streamed)) and caveats_line(streamed) == caveats_line(
         calibrant.evaluate(probs=p, labels=y)
     )
-
-
-@pytest.mark.parametrize("errors", [0, 4, 12, 40])
-def test_the_interval_of_ks_holds_its_value(errors: int) -> None:
-    """Accuracies end at 1, so no walk of a timid predictor on the line was long enough: the interval ended below it."""
-    p, y = file(400, errors)
-    e = calibrant.evaluate(probs=p, labels=y, metrics=["ks"])["ks"]
-    assert e.low < e.value < e.high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -134,27 +135,6 @@ def test_memory_does_not_grow_with_the_size_of_a_frame() -> None:
     assert held(4) == held(64)
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda f: f.report(), "no frame"),
-        (lambda f: f.add(torch.zeros(2, 3, 4), torch.zeros(2, 2, dtype=torch.long)), r"\(2, 3, 4\).*\(2, 2\)"),
-        (lambda f: f.add(torch.zeros(2, 2, 4), torch.full((2, 2), -1)), "no labelled pixel"),
-    ],
-)
-def test_bad_frames_are_named(make, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        make(Frames())
-
-
-def test_other_classes_and_empty_blocks_are_errors() -> None:
-    frames = gathered(*video())
-    with pytest.raises(InputError, match="3 classes after frames of 4"):
-        frames.add(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.long))
-    with pytest.raises(InputError, match="block=0"):
-        frames.report(block=0)
-
-
 def test_a_refused_frame_is_named_and_changes_nothing() -> None:
     frames, labels = Frames(), torch.zeros(2, 2, dtype=torch.long)
     with pytest.raises(InputError, match="frame 0, of its labelled pixels: label in row 0 is 7"):
@@ -164,3 +144,22 @@ def test_a_refused_frame_is_named_and_changes_nothing() -> None:
         with pytest.raises(InputError, match=f"frame {t + 1}.*nan"):
             frames.add(torch.full((2, 2, 3), torch.nan), labels, cut=True)
     assert frames.k == 3 and frames.report()["consistency"].value == 0  # the refused cut between them is none
+
+
+PLAIN = torch.zeros(2, 2, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda f: Frames().report(), "no frame"),
+        (lambda f: f.report(block=0), "block=0"),
+        (lambda f: f.report(block="long"), "block='long' must be at least 1 frame, or 'auto'"),
+        (lambda f: f.add(torch.zeros(2, 3, 4), PLAIN), r"\(2, 3, 4\).*\(2, 2\)"),
+        (lambda f: f.add(torch.zeros(2, 2, 3), PLAIN), "3 classes after frames of 4"),
+        (lambda f: f.add(torch.zeros(2, 2, 4), PLAIN - 1), "no labelled pixel"),
+    ],
+)
+def test_bad_frames_and_blocks_are_named(use: Callable[[Frames], object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        use(gathered(*video()))

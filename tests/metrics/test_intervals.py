@@ -107,8 +107,6 @@ def test_all_items_certain_and_right() -> None:
     probs = np.zeros((40, 3))
     probs[:, 0] = 1
     report = calibrant.evaluate(probs=probs, labels=np.zeros(40, int))
-    for name, e in report.items():
-        assert (e.low is None and e.reason) or 0 <= e.low <= e.high <= 1, name  # type: ignore[operator]
     rare = stats.binomtest(0, 40).proportion_ci(0.95).high  # errors as rare as none in 40
     assert (report["ks"].low, report["ks"].high) == pytest.approx((0, rare), abs=1e-9)
     assert report["ece"].low == 0 and report["ece"].high > 0.05  # 40 of 40 do not show that it is always right
@@ -137,8 +135,6 @@ def test_groups_that_are_all_right_leave_an_interval(certain: bool) -> None:
         found = report[name]
         wanted = (0, rare) if certain else (0.1 - min(rare, 0.1), 0.1)
         assert (found.low, found.high) == pytest.approx(wanted, abs=1e-9), name
-    for name, e in report.items():
-        assert e.low is None or e.low < e.high, name
 
 
 def test_intervals_cover_when_all_items_are_right() -> None:
@@ -151,10 +147,3 @@ def test_intervals_cover_when_all_items_are_right() -> None:
         found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=wrong.astype(int), metrics=["ece"])["ece"]
         held += found.low <= 0.049 <= found.high
     assert held >= 54
-
-
-def test_fewer_errors_than_expected_is_not_certainty() -> None:
-    rng = np.random.default_rng(1)
-    c = 1 - rng.uniform(0, 1, 110) ** 4 * 0.05
-    found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=np.zeros(110, int))["ece_mass"]
-    assert found.low <= found.value <= found.high and found.high > 0

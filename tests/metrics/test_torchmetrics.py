@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from torchmetrics import MetricCollection
 from calibrant.errors import InputError
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.torchmetrics_adapter import CalibrationPanel
-from tests.killed import ENDED, begin
 
 
 def data(n: int = 501, k: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,36 +70,14 @@ def test_missing_values_are_nan_and_mistakes_are_named() -> None:
         panel.update(torch.zeros(2, 3), torch.tensor([0, 7]))
 
 
-ONE_OF_TWO = """
-import json, os, sys
-import torch, torch.distributed as dist
-from tests.metrics.test_torchmetrics import data
-from calibrant.metrics.torchmetrics_adapter import CalibrationPanel
-
-rank, folder = int(sys.argv[1]), sys.argv[2]
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-z, y = data()
-rows = torch.arange(300) if rank == 0 else torch.arange(300, len(y))  # unequal shares
-out = {}
-for exact in (True, False):
-    panel = CalibrationPanel(5, exact=exact)
-    for part in rows.split(64):
-        panel.update(z[part], y[part])
-    out[str(exact)] = panel.compute()
-open(f"{folder}/found-{rank}.json", "w").write(json.dumps(out))
-dist.destroy_process_group()
-"""
-
-
-def test_two_gloo_processes_equal_one(tmp_path: Path) -> None:
-    started = [begin(ONE_OF_TWO, str(rank), str(tmp_path)) for rank in (0, 1)]
-    assert [heard.recv() for _, heard in started] == [ENDED, ENDED]
+@pytest.mark.parametrize("exact", [True, False])
+def test_states_of_two_processes_join_to_that_of_one(exact: bool) -> None:
+    """`merge_state` joins states by the same rules as torchmetrics' synchronisation; the shares are unequal."""
     z, y = data()
-    for rank in (0, 1):
-        found = json.loads((tmp_path / f"found-{rank}.json").read_text())
-        for exact in (True, False):
-            alone = CalibrationPanel(5, exact=exact)
-            alone.update(z, y)
-            for name, wanted in alone.compute().items():
-                assert abs(found[str(exact)][name] - wanted) < 1e-12, (name, exact)
+    alone, first, second = (CalibrationPanel(5, exact=exact) for _ in range(3))
+    alone.update(z, y)
+    for part in torch.arange(300).split(64):
+        first.update(z[part], y[part])
+    second.update(z[300:], y[300:])
+    first.merge_state(second)
+    assert first.compute() == pytest.approx(alone.compute(), abs=1e-12)

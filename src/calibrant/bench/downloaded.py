@@ -19,7 +19,7 @@ from calibrant.bench.ensembles import BATCH
 from calibrant.bench.place import BenchStep, Place
 from calibrant.bench.store import BOTH, KEY_LENGTH
 from calibrant.data import Batches, Data, data_root
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import FileError
 from calibrant.executors import Step
 from calibrant.files import hashed, read, write

@@ -25,7 +25,7 @@ from calibrant.bench.ensembles import batches, build_ensemble, checkpoints_wante
 from calibrant.bench.store import BOTH
 from calibrant.data import Data, load
 from calibrant.ensembles import DeepEnsemble
-from calibrant.ensembles.single import predict as predict_with
+from calibrant.ensembles.prediction import predict as predict_with
 from calibrant.errors import InputError
 from calibrant.files import hashed, read, write
 from calibrant.papers import AS_TRAINED, Experiment, Scale

@@ -172,7 +172,7 @@ def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:
 
 
 def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, Any]) -> Predictions:
-    from calibrant.ensembles.single import predict as run
+    from calibrant.ensembles.prediction import predict as run
 
     return run(networks if len(networks) > 1 else networks[0], batches, **options)
 

@@ -11,6 +11,7 @@ Without -o, results are kept with the run and no page is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,9 +20,8 @@ import typer
 
 from calibrant.cli.console import block_json
 from calibrant.cli.model_data import Inputs, inputs_of
-from calibrant.cli.options import Device, Html, Json, separated
+from calibrant.cli.options import Device, Html, Json, numbers, separated
 from calibrant.cli.probes import PROBES
-from calibrant.cli.probes.request import Settings, resolved
 from calibrant.errors import InputError, NotApplicableError, unknown
 from calibrant.files import outputs
 from calibrant.types import SCHEMA
@@ -29,6 +29,56 @@ from calibrant.types import SCHEMA
 if TYPE_CHECKING:
     from calibrant.cli.probes.request import Request
     from calibrant.cli.probes.results import Probed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of single probes."""
+
+    batches: Annotated[int, typer.Option(min=1, help="hessian, signs: number of mini-batches of the training part")] = (
+        20
+    )
+    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items per mini-batch; by default the recipe's")] = (
+        None
+    )
+    eigenvalues: Annotated[
+        int, typer.Option(min=1, help="hessian: how many eigenvalues of each mini-batch, the largest first")
+    ] = 1
+    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos"
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: switch dropout off; in the paper it is active")] = (
+        True
+    )
+    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21
+    masks: Annotated[
+        int, typer.Option(min=0, help="landscape: dropout masks, one landscape each; 0: without dropout")
+    ] = 0
+    through: Annotated[
+        str | None, typer.Option(help="landscape: two other runs B,C: the plane goes through all three")
+    ] = None
+    layers: Annotated[
+        str | None, typer.Option(help="variance, fourier, neighbours: names of layers; by default the building blocks")
+    ] = None
+    passes: Annotated[int, typer.Option(min=2, help="variance: passes with dropout")] = 10
+    sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None
+    attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd"
+    epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03"
+    ensemble: Annotated[str | None, typer.Option(help="attack: dropout, to attack the pool of MC dropout")] = None
+    members: Annotated[
+        int | None, typer.Option(min=1, help="attack, pep_effect, overfitting: members of the ensemble")
+    ] = None
+    ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn"
+    levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10
+    variance: Annotated[
+        str,
+        typer.Option(
+            help="robustness: variance over runs of the probability of: true, predicted, confidence or classes"
+        ),
+    ] = "true"
+
+    def checked(self) -> dict[str, Any]:
+        """Return {option: value}; what commas separate becomes a list."""
+        lists = {name: text and separated(text) for name, text in (("through", self.through), ("layers", self.layers))}
+        return {**vars(self), **lists, "attack": separated(self.attack), "epsilon": _budgets(self.epsilon)}
 
 
 def probe(
@@ -51,6 +101,8 @@ def probe(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
+    from calibrant.cli.probes.request import resolved
+
     names = separated(what)
     for name in names:
         if name not in PROBES:
@@ -72,6 +124,14 @@ def probe(
         block_json(record)
     else:
         _show(found, refused, fed, html)
+
+
+def _budgets(text: str) -> list[float]:
+    """Return the numbers of --epsilon, each in 0 … 1."""
+    found = list(dict.fromkeys(numbers(text, "--epsilon", float)))
+    if not all(0 <= value <= 1 for value in found):
+        raise InputError(f"--epsilon {text!r}: budgets are of pixels, in 0 … 1")
+    return found
 
 
 def _show(found: dict[str, Probed], refused: dict[str, str], inputs: Sequence[str], html: Path | None) -> None:

@@ -137,10 +137,10 @@ def stress(
 
 def _check_classes(subject: Subject, material: Material, found: Setting, rule: Rule | None) -> None:
     """Refuse a model with other classes than the data or the rule."""
-    from calibrant.diagnostics.stress.run import tried
+    from calibrant.diagnostics.stress.run import count_classes
     from calibrant.report.stress_rule import check_rule
 
-    k = tried(subject, material, found.first.name, found.name)
+    k = count_classes(subject, material, found.first.name, found.name)
     if k != found.data.k:
         raise InputError(f"the model has {k} classes and {found.name} has {found.data.k}: not the same task")
     check_rule(rule, k)

@@ -77,9 +77,9 @@ def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
     """The data with as many classes as the network has: the labels of a small file may not show the last ones."""
     from calibrant.data.records import numbered_classes
     from calibrant.diagnostics.stress import Material
-    from calibrant.diagnostics.stress.run import tried
+    from calibrant.diagnostics.stress.run import count_classes
 
-    k = tried(subject, Material(loaded["test"], loaded.shape, device=subject.device), model, name)
+    k = count_classes(subject, Material(loaded["test"], loaded.shape, device=subject.device), model, name)
     return replace(loaded, classes=numbered_classes(k)) if k > loaded.k else loaded
 
 

@@ -86,50 +86,49 @@ class Curvature:
         return self._thetas[0].dtype
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        return self._split_if_large(lambda: self._times(v))
+        parts = [c.view_as(p) for c, p in zip(torch.split(v, self._sizes), self._thetas, strict=True)]
+
+        def times(network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Sequence[Tensor | None]:
+            product = self._built or self._build(network, args, kwargs, y)
+            if len(y) == self.items:  # the graph is kept: the next product needs no forward pass
+                self._built = product
+            with twice_differentiable():
+                return product(parts)
+
+        return self._mean(self.weight_decay * v, times)
 
     def gradient(self) -> Tensor:
         """Return ∇L without the λ term. Trained networks have their top eigenvectors near it (Gur-Ari et al. 2018)."""
-        return self._split_if_large(self._gradient)
 
-    def _split_if_large(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Compute, with half as many items per pass each time that memory runs out."""
+        def slope(network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Sequence[Tensor | None]:
+            with torch.enable_grad():
+                loss = _scalar(self.loss(class_logits(network, args, kwargs, y), y))
+                return gradient(loss, self._thetas)  # type: ignore[no-any-return]
+
+        return self._mean(torch.zeros(self.size, dtype=self.dtype, device=self.device), slope)
+
+    def _mean(self, start: Tensor, of: Callable[..., Sequence[Tensor | None]]) -> Tensor:
+        """Return `start` plus the mean over items of `of(network, args, kwargs, y)`, with one tensor per parameter.
+
+        Each time that memory runs out, a pass takes half as many items.
+        """
         while True:
+            total = start
             try:
-                return compute()
+                with self._passes() as network:
+                    for args, kwargs, y in self._chunks():
+                        total = total + self._flat(of(network, args, kwargs, y)) * (len(y) / self.items)
+                return total
             except (RuntimeError, MemoryError) as error:
                 largest = min(self.chunk or self.items, max(len(y) for _, _, y in self._read))
                 if not out_of_memory(error) or largest == 1:
                     raise
                 self._built, self.chunk = None, -(-largest // 2)
 
-    def _gradient(self) -> Tensor:
-        total = torch.zeros(self.size, dtype=self.dtype, device=self.device)
-        with self._passes() as network:
-            for args, kwargs, y in self._chunks():
-                with torch.enable_grad():
-                    found = gradient(_scalar(self.loss(class_logits(network, args, kwargs, y), y)), self._thetas)
-                total += self._flat(found) * (len(y) / self.items)
-        return total
-
     def _flat(self, parts: Sequence[Tensor | None]) -> Tensor:
         """Join one tensor per parameter into a vector; None stands for zeros."""
         each = zip(parts, self._thetas, strict=True)
         return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in each])
-
-    def _times(self, v: Tensor) -> Tensor:
-        parts = [c.view_as(p) for c, p in zip(torch.split(v, self._sizes), self._thetas, strict=True)]
-        total = self.weight_decay * v
-        with self._passes() as network:
-            chunks = list(self._chunks())
-            for args, kwargs, y in chunks:
-                product = self._built or self._build(network, args, kwargs, y)
-                if len(chunks) == 1:  # the graph is kept: the next product needs no forward pass
-                    self._built = product
-                with twice_differentiable():
-                    found = product(parts)
-                total = total + self._flat(found) * (len(y) / self.items)
-        return total
 
     def _chunks(self) -> Iterator[tuple[Any, Any, Tensor]]:
         for args, kwargs, y in self._read:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.pep import MEMBERS, PEP
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
 from calibrant.types import Predictions

@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.diagnostics.batches import each_batch
 from calibrant.diagnostics.intervals import UNBOUNDED, student
 from calibrant.ensembles.pep import PEP
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import InputError
 from calibrant.functional.pooling import pool
 from calibrant.types import Estimate

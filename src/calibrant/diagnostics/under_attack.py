@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrant.attacks import Attack
 from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.inputs import unpack
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.functional.binomial import wilson
 from calibrant.functional.pooling import pool
 from calibrant.types import Estimate

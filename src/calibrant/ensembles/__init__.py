@@ -7,7 +7,7 @@ from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.pep import PEP
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG

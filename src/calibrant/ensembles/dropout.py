@@ -38,7 +38,7 @@ from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating,
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.inputs import Inputs, copied
 from calibrant.ensembles.network_graph import NoGraph, compiled, copy_sharing_tensors, export, settings_of
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import member_seed
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities

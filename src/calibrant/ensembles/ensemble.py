@@ -149,7 +149,7 @@ class Ensemble(Shown):
         progress: bool = False,
     ) -> Predictions:
         """Predict the whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
-        from calibrant.ensembles.single import predict  # which imports this file
+        from calibrant.ensembles.prediction import predict  # which imports this file
 
         options: dict[str, Any] = {"split": split, "classes": classes, "ignore_index": ignore_index}
         options["class_axis"] = self.axis(class_axis)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.display import HEADLINE
 from calibrant.ensembles.inputs import unpack
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import InputError
 from calibrant.files import atomic, hashed
 from calibrant.functional.inputs import predictions

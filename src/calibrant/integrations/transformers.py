@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.display import HEADLINE
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.prediction import predict
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit

@@ -22,7 +22,7 @@ from calibrant.data.records import Part, numbered_classes
 from calibrant.decisions import Rule
 from calibrant.diagnostics.stress import Folder, Material, Subject
 from calibrant.diagnostics.stress.material import limited, of_arrays
-from calibrant.diagnostics.stress.run import tried
+from calibrant.diagnostics.stress.run import count_classes
 from calibrant.errors import InputError
 from calibrant.posthoc.fit import resolve
 from calibrant.posthoc.map import FittedMap
@@ -72,14 +72,12 @@ def stress(
     `rule` does the same for a rule of `calibrant.decide`. `out` keeps the logits of every cell, so that a run can be
     resumed.
     """
-    _check_numbers(limit=limit, batch=batch)
-    for name in calibrators if calibration is not None else ():
-        resolve(name, {})  # a wrong name is an error before the model runs
+    _check(calibrators if calibration is not None else (), limit=limit, batch=batch)
     subject = Subject(model, mean, std, prepare, torch.device(device) if device is not None else _home(model))
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     part = limited(of_arrays(images, labels), limit)
     material = _material(part, calibration, foreign, limit=limit, seed=seed, batch=batch, device=subject.device)
-    k = tried(subject, material, type(model).__name__, "these images")
+    k = count_classes(subject, material, type(model).__name__, "these images")
     check_rule(rule, k)
     material = _with_own_shifts(material, natural or {}, corruptions, k)
     choice = chosen(suite, types, severities, list(material.natural), made_here=corruptions is None)
@@ -101,7 +99,10 @@ def stress(
     return report
 
 
-def _check_numbers(**numbers: int | None) -> None:
+def _check(calibrators: Sequence[str], **numbers: int | None) -> None:
+    """Refuse unknown calibrators and numbers below 1 before the model runs."""
+    for name in calibrators:
+        resolve(name, {})
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be 1 or more, not {value}")

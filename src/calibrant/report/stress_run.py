@@ -17,7 +17,7 @@ from calibrant.diagnostics.stress import Choice, Folder, Material, Subject, anal
 from calibrant.diagnostics.stress.analysis import predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest
-from calibrant.diagnostics.stress.run import rehearsed, same_items
+from calibrant.diagnostics.stress.run import check_plan, check_same_items
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
@@ -99,9 +99,9 @@ def stressed(
     compared = {}
     if reference is not None:
         compared = Folder.existing(reference).corruptions(choice.types, choice.severities)
-        same_items(material, compared, str(reference))
+        check_same_items(material, compared, str(reference))
     plan = planned(choice, calibration=material.calibration is not None)
-    rehearsed(material, plan)
+    check_plan(material, plan)
     settings = {**_settings(material, choice, subject), **settings}
     folder = None if out is None else Folder.begin(out, settings)
     if folder is not None:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.cli.probes.request import Request
+from calibrant.data.batches import Augment, Batches
+from calibrant.diagnostics.curvature import Loss
+from calibrant.ensembles.reference import Reference
 from calibrant.errors import NotApplicableError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from calibrant.cli.probes.request import Request
-    from calibrant.diagnostics.curvature import Loss
-    from calibrant.ensembles.reference import Reference
-    from calibrant.training.recipe import Recipe
+from calibrant.protocols import Batch, Stateful
+from calibrant.training.components import components, known_of
+from calibrant.training.randomness import generator
+from calibrant.training.recipe import Recipe, read
+from calibrant.training.run_folder import chosen
+from calibrant.types import Split
 
 BATCH = 128
 """The batch size of SS Fig. 8."""
@@ -36,9 +42,6 @@ class Objective:
 
 def recipe_of(model: Reference) -> Recipe | None:
     """Return the recipe of a run; other models have none."""
-    from calibrant.training.recipe import read
-    from calibrant.training.run_folder import chosen
-
     return read(chosen(Path(model.name)) / "recipe.json") if Path(model.name).is_dir() else None
 
 
@@ -51,12 +54,6 @@ def batch_size(request: Request) -> int:
 
 def objective(request: Request, model: Reference, count: int) -> Objective:
     """Return `count` mini-batches of the training part and their loss; items and crops are the same for every model."""
-    import torch.nn.functional as F
-
-    from calibrant.data.batches import Augment, Batches
-    from calibrant.training.randomness import generator
-    from calibrant.types import Split
-
     recipe, part = recipe_of(model), request.data[Split.TRAIN]
     augment = None
     if recipe is not None and recipe.augment is not None:
@@ -80,12 +77,6 @@ def objective(request: Request, model: Reference, count: int) -> Objective:
 
 
 def _of_recipe(request: Request, model: Reference, recipe: Recipe, raw: list[Any]) -> Objective:
-    import torch
-
-    from calibrant.protocols import Batch, Stateful
-    from calibrant.training.components import components, known_of
-    from calibrant.training.randomness import generator
-
     made = components(recipe, known_of(request.data))
     penalties = made.penalties[0]
     for choice, penalty in zip(recipe.penalties, penalties, strict=True):

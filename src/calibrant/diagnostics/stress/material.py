@@ -71,7 +71,7 @@ class Material:
         """Return the number of images per item."""
         return self.sequence or PERTURBATIONS[cell.name].published if cell.kind == "perturbation" else 1
 
-    def said(self, cell: Cell) -> str:
+    def remark(self, cell: Cell) -> str:
         """Return what was done to foreign images to make them fit."""
         return self.foreign(cell.name).said if cell.kind == "outside" else ""
 

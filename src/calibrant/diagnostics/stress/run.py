@@ -26,14 +26,14 @@ def run(
         else:
             texts = {"split": "calibration" if cell.kind == "calibration" else "test"}
             texts |= {} if subject.raw else {"raw": "false"}
-            texts |= {"said": said} if (said := material.said(cell)) else {}
+            texts |= {"said": said} if (said := material.remark(cell)) else {}
             folder.write(cell.key, arrays, texts)
     if folder is None:
         return out
     return {cell: folder.read(cell.key) for cell in cells}
 
 
-def tried(subject: Subject, material: Material, model: str, data: str) -> int:
+def count_classes(subject: Subject, material: Material, model: str, data: str) -> int:
     """Return the number of classes, from a pass over two items; an error says what does not fit."""
     few = replace(material, part=limited(material.part, 2))
     try:
@@ -47,7 +47,7 @@ def tried(subject: Subject, material: Material, model: str, data: str) -> int:
         raise InputError(f"{said}; choose a network or data that fit") from error
 
 
-def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
+def check_plan(material: Material, plan: Sequence[Cell]) -> None:
     """Make the images of two items for every kind of cell, to refuse what cannot be made before anything is written."""
     few = replace(material, part=limited(material.part, 2), batch=2)
     seen: set[str] = set()
@@ -58,7 +58,7 @@ def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
         next(iter(few.batches(cell)), None)
 
 
-def same_items(material: Material, reference: Mapping[tuple[str, int], Arrays], name: str) -> None:
+def check_same_items(material: Material, reference: Mapping[tuple[str, int], Arrays], name: str) -> None:
     """Refuse a reference whose cells have other items (by their labels), before anything is written."""
     for (kind, severity), arrays in list(reference.items())[:1]:
         mine = material.labels(Cell("corruption", kind, severity))

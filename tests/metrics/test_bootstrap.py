@@ -1,6 +1,8 @@
-"""Bootstraps of cells against bootstraps of items, closed forms against draws, and the calibration test on bins."""
+"""Bootstraps of cells and groups against bootstraps of items, closed forms against draws, the test on bins."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +12,16 @@ from scipy import stats
 import calibrant
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
-from calibrant.metrics import METRICS
+from calibrant.metrics import METRICS, bootstrap
 from calibrant.metrics.bca import acceleration, bca, bca_of_mean
-from calibrant.metrics.bootstrap import CELLS, counts, draws, merge
+from calibrant.metrics.bootstrap import Groups, counts, draws
 from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.panel import Metric, Panel
-from calibrant.metrics.refinement import Runs, auroc
+from calibrant.metrics.panel import Metric, Panel, UnitPanel
+from calibrant.metrics.proper import Mean
+from calibrant.metrics.refinement import Ranked
 from calibrant.metrics.stream import state
 from calibrant.metrics.stream_report import report
 
@@ -59,17 +62,6 @@ def test_counts_of_draws_are_multinomial(per_cell: int) -> None:
     torch.testing.assert_close(drawn.mean(0), n * p, rtol=0.02, atol=0.03)
     expected = n * (torch.diag(p) - p[:, None] * p)
     torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0.05, atol=0.02 * n)
-
-
-def test_merged_cells_keep_order_and_sums() -> None:
-    g = torch.Generator().manual_seed(0)
-    good, bad = (torch.randint(0, 5, (5000,), generator=g).double() + c for c in (1, 0))
-    a, b = merge(good, bad)
-    assert len(a) <= CELLS and float(a.sum()) == float(good.sum()) and float(b.sum()) == float(bad.sum())
-    edges = np.searchsorted(np.cumsum((good + bad).numpy()), np.cumsum((a + b).numpy()))
-    np.testing.assert_array_equal(np.cumsum(good.numpy())[edges], np.cumsum(a.numpy()))  # cells are whole runs
-    exact, rough = (float(auroc(Runs(x[None], y[None]))) for x, y in ((good, bad), (a, b)))
-    assert rough == pytest.approx(exact, abs=1e-3)
 
 
 @pytest.mark.parametrize("draw", ["exponential", "lognormal", "normal"])
@@ -132,3 +124,26 @@ def test_a_new_error_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert change.low < change.difference < change.high and change.method
     streamed = report(state(scores), metrics=["weighted"], resampling=Resampling())["weighted"]
     assert (streamed.value, streamed.low, streamed.high) == pytest.approx((wanted, found.low, found.high), rel=1e-6)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_weights_of_groups_give_the_values_of_item_weights(merged: bool) -> None:
+    group = torch.randint(20, (3000,), generator=torch.Generator().manual_seed(0))
+    panel, order = Panel(reduce(replace(sample(3000, ties=True), group=group))), torch.arange(3000)
+    if merged:
+        order, panel = panel.merged_cells
+    (count,) = counts(20, 20, 30, 1)
+    by_items = panel.reweighted(count[:, group[order]])
+    by_groups = UnitPanel(Groups(panel, group[order], 20), count)
+    for metric in METRICS.values():
+        if isinstance(metric.compute, Mean | Ranked):  # calibration errors are never drawn
+            torch.testing.assert_close(metric(by_groups), metric(by_items), rtol=1e-11, atol=1e-14)
+
+
+def test_counts_equal_plain_draws_for_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(7)
+    plain = [np.bincount(torch.randint(50, (50,), generator=g).numpy(), minlength=50) for _ in range(9)]
+    for chunk in (50, 200, 1 << 22):  # a row at a time, four, all
+        monkeypatch.setattr(bootstrap, "_CHUNK", chunk)
+        found = torch.cat([c.clone() for c in counts(50, 50, 9, 7)])
+        assert np.array_equal(found.numpy(), np.stack(plain))
