@@ -131,6 +131,20 @@ def test_a_constant_added_to_the_logits_changes_nothing(name: str, victim: Victi
     torch.testing.assert_close(plain.distance, shifted.distance, rtol=5e-3, atol=0)
 
 
+class Lost(nn.Module):
+    """The gradient of the branch that is not taken is NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.flatten(1)[:, :3]
+        return torch.where(z < 9, z, z * torch.nan)
+
+
+@pytest.mark.parametrize("name", MINIMUM)
+def test_a_pixel_whose_gradient_is_nan_is_left_out(name: str, victim: Victim) -> None:
+    result = make(name, victim.bounds).run(lambda x: victim.model(x) + Lost()(x).sum(-1, keepdim=True), victim.x[:8])
+    assert bool(result.success.all()) and bool(result.adversarial.isfinite().all())
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_targets_are_reached_and_labels_are_left(name: str, victim: Victim) -> None:
     with torch.no_grad():
@@ -189,12 +203,6 @@ def test_bad_input(victim: Victim) -> None:
         attack().run(victim.model, victim.y)
     with pytest.raises(InputError, match="one of them"):
         attack(bounds=victim.bounds).run(victim.model, victim.x, labels=victim.y, targets=victim.y)
-
-    class Lost(nn.Module):  # the gradient of the branch that is not taken is NaN
-        def forward(self, x: Tensor) -> Tensor:
-            z = x.flatten(1)[:, :3]
-            return torch.where(z < 9, z, z * torch.nan)
-
     with pytest.raises(InputError, match="zero or NaN everywhere"):
         make("cw", victim.bounds, iterations=2).run(Lost(), victim.x[:4])
     with pytest.raises(InputError, match="CUDA"):

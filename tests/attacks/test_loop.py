@@ -4,6 +4,7 @@ precision."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from calibrant.attacks import DDN, CarliniWagner, DeepFool
 from calibrant.attacks import loop as loop_module
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.loop import Loop
-from calibrant.attacks.task import State
+from calibrant.attacks.task import Seen, State, Task
 from tests.attacks.conftest import Victim
 
 
@@ -86,3 +87,20 @@ def test_logits_may_be_wider_than_the_inputs(attack: Attack) -> None:
     x = torch.rand(11, 12, generator=g)
     result = attack.run(lambda x: torch.tanh(x.double() @ w.T), x)
     assert bool(result.success.all()) and result.distance.dtype == x.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Once(Attack):
+    """Spends its budget in one of three steps, and is done."""
+
+    nearest: ClassVar[bool] = False
+    steps: ClassVar[int] = 3  # type: ignore[assignment]
+
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        return {"point": state["point"] + 0.1, "done": seen.distance >= 0}
+
+
+def test_an_item_that_is_done_is_not_moved_any_further() -> None:
+    result = Once().run(nn.Linear(4, 2), torch.zeros(3, 4))
+    torch.testing.assert_close(result.adversarial, torch.full((3, 4), 0.1))
+    assert result.calls.tolist() == [1, 1, 1]

@@ -20,7 +20,7 @@ from calibrant.attacks.loop import batch_size
 from calibrant.attacks.store import EDITION
 from calibrant.data import load
 from calibrant.data.batches import Augment, Batches
-from calibrant.errors import CalibrantError, FileError, InputError
+from calibrant.errors import CalibrantError, InputError
 from calibrant.types import Split
 from tests.attacks.conftest import Victim
 
@@ -188,16 +188,3 @@ def test_one_item_without_a_gradient_does_not_refuse_the_model(chunk: int, tmp_p
     with pytest.raises(InputError, match="constant logits"):
         robustness(Dark(), x[-1:].expand(5, 4), "ddn", chunk=2, store=tmp_path / "flat")
     assert not (tmp_path / "flat").exists()
-
-
-def test_a_damaged_chunk_is_an_error_with_the_remedy(tmp_path: Path) -> None:
-    x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) * 0.4
-    whole = robustness(Dark(), x, "ddn", chunk=2, store=tmp_path / "s")
-    victim = tmp_path / "s" / "00001.safetensors"
-    victim.write_bytes(victim.read_bytes()[:-3])
-    with pytest.raises(
-        FileError, match="00001.safetensors was truncated or edited .*; remove it, and its items are measured"
-    ):
-        robustness(Dark(), x, "ddn", store=tmp_path / "s")
-    victim.unlink()
-    assert torch.equal(robustness(Dark(), x, "ddn", store=tmp_path / "s"), whole)

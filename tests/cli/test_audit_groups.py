@@ -61,21 +61,3 @@ def test_the_terminal_and_the_report(table: pa.Table, capsys: pytest.CaptureFixt
     assert "Is it worse for some site?" in page and "Worst site: Córdoba" in page
     panel = page[page.index("Is it worse for some site?") :]
     assert all(name in panel[: panel.index("</svg>")] for name in SITES), "the forest plot has a row for each"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--by", "sites"], "no column 'sites' for group; did you mean 'site'? columns found: "),
-        (["--by", "row"], "'row' has 1,200 different values; 2 to 100 are parts to compare"),
-        (["--by", "site", "--stream"], "--by needs the items in memory"),
-        (["--plan", "0"], "width 0; pass the width"),
-    ],
-)
-def test_wrong_groups_and_widths_are_one_line(
-    table: pa.Table, capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
-    pq.write_table(table, "x.parquet")
-    assert run(["audit", "x.parquet", *words, *QUICK]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and says in err and err.count("\n") == 1

@@ -54,15 +54,6 @@ def test_top_label_maps_write_predicted_and_confidence(
     assert before.logits is not None and (before.logits.argmax(1) == after.predicted).all()
 
 
-def test_parquet_folders_stream(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "m")
-    (tmp_path / "parts").mkdir()
-    for i in range(2):
-        files.write(tmp_path / "parts" / f"{i}.parquet", files.read(make(tmp_path / "p.npz", 3 + i, "test")))
-    code, out, _ = call(capsys, "apply", tmp_path / "m", tmp_path / "parts", "-o", tmp_path / "out", "--json")
-    assert code == 0 and json.loads(out)["n"] == 1800 and files.read(tmp_path / "out").n == 1800
-
-
 def test_the_terminal_shows_the_guard_and_the_folder(
     preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +61,8 @@ def test_the_terminal_shows_the_guard_and_the_folder(
     assert code == 0 and err == "" and "guard ok" in out and "written to" in out and "temperature 3" in out
     code, out, _ = call(capsys, "fit", preds, "--method", "histogram", "--set", "bins=2")
     assert code == 0 and "flagged" in out and "not written" in out
+    code, out, _ = call(capsys, "fit", make(tmp_path / "t.npz", 5, "test"), "--method", "temperature", "--allow-reuse")
+    assert code == 0 and "on purpose" in out
 
 
 def test_strict_refuses_with_exit_code_1_and_writes_nothing(
@@ -79,12 +72,3 @@ def test_strict_refuses_with_exit_code_1_and_writes_nothing(
         capsys, "fit", preds, "--method", "histogram", "--set", "bins=2", "--strict", "-o", tmp_path / "map"
     )
     assert code == 1 and out == "" and err.count("\n") == 1 and "refused" in err and not (tmp_path / "map").exists()
-
-
-def test_reporting_on_fitted_items(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
-    call(capsys, "apply", tmp_path / "map", preds, "-o", tmp_path / "o.npz")
-    code, _, err = call(capsys, "audit", tmp_path / "o.npz")
-    assert code == 2 and err.count("\n") == 1
-    code, out, _ = call(capsys, "fit", make(tmp_path / "t.npz", 5, "test"), "--method", "temperature", "--allow-reuse")
-    assert code == 0 and "on purpose" in out

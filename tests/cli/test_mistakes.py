@@ -35,6 +35,10 @@ MISTAKES = [
     (f"compare {{d}}/test.npz {{d}}/test.npz --seed {HUGE}", f"seed={HUGE}; it must be a whole number"),
     ("audit {d}/test.npz --stream", "only Parquet"),
     ("audit {d}/test.npz --html none/r.html", "none does not exist"),
+    ("audit {d}/site.npz --by sites", "no key 'sites' for group; did you mean 'site'?"),
+    ("audit {d}/site.npz --by row", "'row' has 900 different values; 2 to 100 are parts to compare"),
+    ("audit {d}/p.parquet --by label --stream", "--by needs the items in memory"),
+    ("audit {d}/test.npz --plan 0", "width 0; pass the width"),
     ("audit", "(see `calibrant audit --help`)"),
     ("bench run", "(see `calibrant bench run --help`)"),
     ("auditt", "(see `calibrant --help`)"),
@@ -126,6 +130,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(d / "cal.npz", 0, "calibration")
     make(d / "test.npz", 1, "test")
     make(d / "four.npz", 1, "test", k=4)
+    test = dict(np.load(d / "test.npz"))
+    np.savez(d / "site.npz", **test, site=np.arange(900) % 3, row=np.arange(900))
     files.write(d / "p.parquet", files.read(d / "test.npz"))
     assert run(["fit", str(d / "cal.npz"), "--method", "temperature", "-o", str(d / "map")]) == 0
     np.savez(d / "large.npz", images=np.zeros((4, 28, 28), np.uint8), labels=np.arange(4))

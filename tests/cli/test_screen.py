@@ -122,7 +122,7 @@ def test_after_a_fit_on_pixels(said: Said) -> None:
     assert run(command) == 0 and np.load("calibrated.npz")["labels"].shape == (4 * 30,)
 
 
-def test_after_a_fit_with_labels_apart(said: Said) -> None:
+def test_after_a_fit_with_labels_in_another_file(said: Said) -> None:
     for name in ("calibration", "test"):
         np.save(f"{name}.npy", R.normal(size=(200, 3)))
     np.save("y.npy", R.integers(0, 3, 200))

@@ -90,7 +90,7 @@ def test_other_settings_are_refused_with_the_difference(
     assert sorted(p.name for p in stressed.rglob("*")) == before
 
 
-def test_kill_loses_the_cell_in_flight_and_the_rest_is_the_same(trained: Path, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_with_the_same_cells(trained: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     suite = ["--types", "gaussian_noise,contrast", "--severities", "1,3,5", "--limit", "60", "--no-intervals"]
     suite += ["--calibrators", "none", "--device", "cpu"]

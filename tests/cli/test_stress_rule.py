@@ -134,7 +134,7 @@ def test_a_promise_about_groups_has_no_verdict_on_items(items: tuple[torch.Tenso
     assert [cell["broken"] for cell in found.to_dict()["cells"].values()] == [None, None]
 
 
-def test_in_python_the_items_of_the_choice_are_refused() -> None:
+def test_items_that_the_rule_was_chosen_on_are_refused() -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.rand(400, 1, 8, 8, generator=g)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()

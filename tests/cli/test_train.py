@@ -39,7 +39,7 @@ def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
-def test_without_test_items_no_audit_of_them_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_test_items_no_next_command_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "data.sizes={train=100, validation=40, calibration=0, test=0}"
     said = call(capsys, "train", "digits/cross_entropy", "-o", tmp_path / "run", *SMALL, "--set", sizes)[1]
     assert "next:" not in said and max(map(len, said.splitlines())) < 80

@@ -45,7 +45,7 @@ def trained(out: Path, data: str, *settings: str) -> int:
     return run(["train", "ss/camvid_unet", *given, "--device", "cpu", "-o", str(out)])
 
 
-def test_a_named_mark_is_like_minus_one(tmp_path: Path) -> None:
+def test_a_named_ignore_index_acts_like_minus_one(tmp_path: Path) -> None:
     assert trained(tmp_path / "a", "plain") == 0
     assert trained(tmp_path / "b", "published", "data.ignore_index=255") == 0
     a, b = (np.load(tmp_path / name / "test.npz") for name in ("a", "b"))
@@ -57,13 +57,13 @@ def test_a_named_mark_is_like_minus_one(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "p.npz")["labels"], b["labels"]), "a run knows the mark of its data"
 
 
-def test_an_unnamed_mark_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unnamed_ignore_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path / "run", "published") == 2
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0 and "pixels of 255 beside the classes 0 … 2" in said
     assert "data.ignore_index=255" in said and not (tmp_path / "run").exists()
 
 
-def test_a_recipe_without_a_mark_keeps_its_key() -> None:
+def test_a_recipe_without_ignore_index_keeps_its_key() -> None:
     assert "ignore_index" not in read("ss/camvid_unet").plain()["data"]
     assert read("ss/camvid_unet", ["data.ignore_index=255"]).key() != read("ss/camvid_unet").key()

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import calibrant
 from calibrant.errors import CalibrantError, SplitError
-from calibrant.executors import InProcess
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS, external_sort, stream_parquet
@@ -169,7 +168,7 @@ def write_parts(folder: Path, table: pa.Table, parts: int, rows: int = 500) -> S
     return reduce(calibrant.read(folder))
 
 
-def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_read_the_same_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_parquet, "NUMBERS", 1000)
     monkeypatch.setattr(stream_parquet, "TASK_ROWS", 1000)
     exact = write_parts(tmp_path / "parts", logits(5000), 3)
@@ -177,12 +176,11 @@ def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.Mo
     alone = stream(tmp_path / "parts", Settings(), progress=lambda done, total: seen.append((done, total)))
     check(alone.state, exact)
     assert seen[-1] == (5000, 5000) and len(seen) > 3
-    for how in ({"workers": 2}, {"cluster": InProcess(), "window": 2}):
-        together = stream(tmp_path / "parts", Settings(), **how)  # type: ignore[arg-type]
-        for name, value in vars(alone.state).items():
-            if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(getattr(together.state, name), value, rtol=1e-12, atol=1e-12)
-        assert together.state.n == alone.state.n == 5000
+    together = stream(tmp_path / "parts", Settings(), workers=2)
+    for name, value in vars(alone.state).items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(getattr(together.state, name), value, rtol=1e-12, atol=1e-12)
+    assert together.state.n == alone.state.n == 5000
 
 
 SORTED = {

@@ -268,7 +268,7 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("width", [360, 420, 1280])
-def test_nothing_sticks_out(browser: Any, advised: str, width: int) -> None:
+def test_the_page_fits_every_width(browser: Any, advised: str, width: int) -> None:
     """A phone scrolls wide tables inside their frame; a laptop shows them whole."""
     browser.get(advised)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}

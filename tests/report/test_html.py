@@ -64,7 +64,7 @@ def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibrant.report.sections.to_svg", lambda *_: "")
 
 
-def test_nothing_is_loaded_from_anywhere_and_no_element_id_stands_twice(audit: Callable[..., Audit]) -> None:
+def test_the_page_loads_nothing_and_its_ids_are_unique(audit: Callable[..., Audit]) -> None:
     text = render([audit(classes=list("abcdef")), audit(seed=2)], command="calibrant audit toy.npz")
     page = Page(text)
     for tag, attributes in page.tags:
@@ -84,7 +84,7 @@ def test_nothing_is_loaded_from_anywhere_and_no_element_id_stands_twice(audit: C
 
 
 @pytest.mark.usefixtures("words_only")
-def test_what_it_says(make: Callable[..., Predictions]) -> None:
+def test_the_page_has_every_part_and_every_metric(make: Callable[..., Predictions]) -> None:
     p = make(classes=["ant", "bee", "cat", "dog", "elk", "fox"], ids=range(2000))
     found = Audit.of(p, evaluate(p, replicates=20), "mine.npz")
     page = Page(render([found], command="calibrant audit mine.npz --html r.html"))
@@ -175,7 +175,7 @@ def test_a_stream_says_what_is_missing(audit: Callable[..., Audit]) -> None:
 
 
 @pytest.mark.usefixtures("words_only")
-def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[..., Audit]) -> None:
+def test_notes_about_a_file_come_before_its_verdict(audit: Callable[..., Audit]) -> None:
     doubted = replace(audit(), notes=("every row of <b>these</b> logits sums to 1",))
     text = render([audit(), doubted], command="x")
     assert text.count("Every row of &lt;b&gt;these&lt;/b&gt; logits sums to 1.") == 1
@@ -184,7 +184,7 @@ def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[...
 
 
 @pytest.mark.usefixtures("words_only")
-def test_positive_class_says_so() -> None:
+def test_the_page_says_that_it_is_about_the_positive_class() -> None:
     rng = np.random.default_rng(0)
     p = predictions(rng.normal(size=200), rng.integers(0, 2, 200))
     report = evaluate(p, about="positive", intervals=False)

@@ -49,7 +49,7 @@ def test_ece_of_the_accepted_is_the_metric_of_the_accepted(make: Callable[..., P
         assert points.ece[i] == pytest.approx(float(METRICS["ece"](reduce(p.take(kept)))), abs=1e-12)
 
 
-def test_chance_is_what_calibrated_models_show() -> None:
+def test_the_chance_level_is_the_mean_ece_of_calibrated_models() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.4, 1, 600)
     scores = [top1(confidence, rng.random(600) < confidence) for _ in range(200)]
@@ -72,7 +72,7 @@ def test_answers_accept_as_much_as_any_threshold_could(make: Callable[..., Predi
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_is_sure_is_what_decide_chooses(make: Callable[..., Predictions], tied: bool) -> None:
+def test_a_certain_threshold_is_the_one_that_decide_chooses(make: Callable[..., Predictions], tied: bool) -> None:
     p = make(n=3000)
     if tied:
         scores = reduce(p)
@@ -94,7 +94,7 @@ def test_what_is_sure_is_what_decide_chooses(make: Callable[..., Predictions], t
     assert points.at_accuracy(0.555, sure=True) == points.at_accuracy(0.56, sure=True)  # the next stored target
 
 
-def test_what_is_sure_counts_groups() -> None:
+def test_a_certain_threshold_counts_groups() -> None:
     """Each item four times, as one group, promises what `decide` does, no more than the items alone."""
     rng = np.random.default_rng(3)
     confidence = rng.beta(4, 1, 1000)

@@ -67,7 +67,7 @@ def model() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
 
 
-def test_a_fitted_ensemble_is_enough(model: nn.Module) -> None:
+def test_the_sigma_panel_of_a_fitted_ensemble(model: nn.Module) -> None:
     pep = PEP.fit(model, (X, Y), range=(1e-3, 0.5), members=4)
     panel = sigma_panel(pep)
     assert pep.certificate is not None

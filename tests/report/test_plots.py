@@ -61,7 +61,7 @@ def test_density_shares_sum_to_one(scores: Scores) -> None:
         assert patch.get_data().values.sum() == pytest.approx(1)  # type: ignore[attr-defined]
 
 
-def test_one_can_draw_into_axes_of_ones_own(scores: Scores) -> None:
+def test_a_plot_is_drawn_into_given_axes(scores: Scores) -> None:
     ax = Figure().add_subplot()
     assert plots.reliability(scores, ax=ax) is ax
     assert plots.risk_coverage(scores, ax=ax) is ax
@@ -89,7 +89,7 @@ def test_svg_is_deterministic_small_and_well_formed(scores: Scores) -> None:
     assert "items, says" in "".join(e.text or "" for e in root.iter("title"))
 
 
-def test_settings_are_left_as_found(scores: Scores) -> None:
+def test_matplotlib_settings_are_unchanged(scores: Scores) -> None:
     before = dict(matplotlib.rcParams)
     to_svg(plots.risk_coverage(scores), "x")
     assert dict(matplotlib.rcParams) == before
@@ -104,7 +104,7 @@ def test_a_small_panel_of_the_forest_has_two_labels_at_most(spread: float) -> No
     assert 1 <= sum(low <= t <= high for t in ax.get_xticks()) <= 2
 
 
-def test_names_are_no_formulas(make: Callable[..., Predictions], recwarn: pytest.WarningsRecorder) -> None:
+def test_names_are_drawn_as_text(make: Callable[..., Predictions], recwarn: pytest.WarningsRecorder) -> None:
     """People call runs and shifts as they like; matplotlib would set what stands between dollars, or fail on it."""
     name = r"a$\nosuch{$b"
     report = evaluate(make(n=200), intervals=False)

@@ -10,6 +10,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from calibrant import predictions
 from calibrant.functional import reduce
+from calibrant.functional.scores import positive_class
 from calibrant.metrics import METRICS
 from calibrant.report.classes import class_table, mistakes
 from calibrant.types import Predictions
@@ -67,3 +68,8 @@ def test_mistakes_surest_first_with_ids(make: Callable[..., Predictions]) -> Non
 def test_saturated_confidences_still_have_an_order() -> None:
     p = predictions([[0.0, 80.0], [0.0, 90.0], [0.0, 70.0]], [0, 0, 0])
     assert [m.row for m in mistakes(reduce(p), p)] == [1, 0, 2]
+
+
+def test_a_certain_mistake_about_the_positive_class_comes_first() -> None:
+    p = predictions(probs=np.array([0.9, 1.0, 0.3, 0.0]), labels=[0, 0, 0, 0])
+    assert [m.row for m in mistakes(positive_class(reduce(p)), p)] == [1, 0]

@@ -65,7 +65,7 @@ def test_three_lines_of_python(report: StressReport) -> None:
         report.plot("ecee")
 
 
-def test_cells_against_corrupting_by_hand(report: StressReport) -> None:
+def test_cells_equal_corruptions_made_by_hand(report: StressReport) -> None:
     from calibrant.shifts import corrupt
 
     test = load("digits")["test"]
@@ -176,7 +176,7 @@ def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
         calibrant.stress(lambda x: x.flatten(1)[:, 20:30], test.x, test.y, **small(out=out))  # type: ignore[arg-type]
 
 
-def test_ones_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
+def test_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
     test = load("digits")["test"]
     x, y = test.x[:30], test.y[:30]
     np.save(tmp_path / "dim.npy", np.concatenate([(x / s).to(torch.uint8)[:, 0].numpy() for s in (2, 4)]))
@@ -197,7 +197,7 @@ def test_ones_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> No
     assert half.outcome.corruptions is not None and half.outcome.corruptions.normalised["mce"].value == 1
 
 
-def test_a_model_that_cannot_read_the_images_or_lacks_their_classes_is_said_at_once(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_the_images_is_refused(tmp_path: Path) -> None:
     x, y = torch.rand(6, 1, 8, 8), torch.arange(6)
     wrong = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
     with pytest.raises(InputError, match=r"'Sequential' cannot read these images \(1×8×8\): mat1 and mat2"):
@@ -228,7 +228,7 @@ def test_the_table_has_the_units_of_the_page(stressed_once: StressReport) -> Non
     assert max(len(clean), len(row)) <= 80
 
 
-def test_notes_stand_in_the_first_section_whichever_it_is(stressed_once: StressReport) -> None:
+def test_general_notes_are_in_the_first_section(stressed_once: StressReport) -> None:
     o = replace(stressed_once.outcome, corruptions=None, broken=(), notes=("no calibrators: too <few>",))
     made = replace(stressed_once, outcome=o).panels()
     assert [("no calibrators: too <few>" in p.notes) for p in made] == [i == 0 for i in range(len(made))]
@@ -243,7 +243,7 @@ def test_accuracy_against_frequency_has_wilsons_interval(stressed_once: StressRe
     assert len(found) == 10
 
 
-def test_no_end_of_a_share_lies_beyond_one(stressed_once: StressReport) -> None:
+def test_intervals_of_shares_stay_within_zero_and_one(stressed_once: StressReport) -> None:
     o = stressed_once.outcome
     shares = [e for row in o.perturbations.values() for n, e in row.items() if n != "cross_entropy_consistency"]
     shares += [e for report in o.ood.values() for row in report.scores.values() for e in row.values()]

@@ -72,7 +72,7 @@ def test_a_column_named_after_a_metric_has_its_unit() -> None:
     assert "3.0" not in text
 
 
-def test_percent_of_less_than_nothing_has_a_minus() -> None:
+def test_negative_percentages_have_a_minus_sign() -> None:
     assert numbers.percent(-0.0123) == "−1.2%"
 
 
@@ -91,5 +91,5 @@ def test_percent_of_less_than_nothing_has_a_minus() -> None:
         ([], []),
     ],
 )
-def test_short_and_still_distinct(names: list[str], short: list[str]) -> None:
+def test_short_names_stay_distinct(names: list[str], short: list[str]) -> None:
     assert short_names(names) == short

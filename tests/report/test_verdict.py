@@ -77,7 +77,7 @@ def test_pairs_get_the_digits_that_tell_them_apart() -> None:
     assert percent_pair(0.5, 0.5) == ("50.00%", "50.00%")
 
 
-def test_values_follow_the_table_of_metrics() -> None:
+def test_values_have_the_unit_of_their_metric() -> None:
     assert value("ece", 0.0464) == "4.64%"
     assert value("nll", 0.34567) == "0.3457"
     assert value("gap", -0.0464) == "−4.64%"

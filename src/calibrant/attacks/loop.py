@@ -109,7 +109,6 @@ class Loop:
         task = Task(rows["origin"], rows["reference"], rows["clearance"], attack.bounds, targeted)
         point, live = rows["point"], ~rows["done"]
         logits, gradient = self.model.gradient(point, lambda z: attack.objective(task, rows, z))
-        steepness = gradient.flatten(2).abs().sum(-1).amax(0)
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         success, distance = task.margin(logits) > 0, norms(point - task.origin, attack.norm)
         better = live & success & (distance < rows["nearest"])
@@ -124,7 +123,7 @@ class Loop:
             "nearest": torch.where(better, distance, rows["nearest"]),
             "t": rows["t"] + 1,
             "calls": rows["calls"] + len(gradient) * live,
-            "moved": rows["moved"] | ((steepness > 0) & (steepness < torch.inf)),
+            "moved": rows["moved"] | (gradient != 0).flatten(2).any(-1).any(0),
             "done": rows["done"] | following.get("done", rows["done"]),
         }
 

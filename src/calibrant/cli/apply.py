@@ -88,24 +88,19 @@ def _parts(fitted: FittedMap, preds: Path, out: Path, reading: Reading) -> dict[
     return _record(fitted, out, **asdict(done))
 
 
-def _record(
-    fitted: FittedMap,
-    out: Path,
-    n: int,
-    k: int | None,
-    parts: int | None = None,
-    nll_before: float | None = None,
-    nll_after: float | None = None,
-) -> dict[str, Any]:
+def _record(fitted: FittedMap, out: Path, n: int, k: int | None, **found: Any) -> dict[str, Any]:
+    """What `--json` prints; `found` has the parts and the NLL, if they are known."""
+    guard = fitted.record.guard
     return {
         "schema": SCHEMA,
         "method": fitted.record.calibrator or fitted.method,
         "n": n,
         "k": k,
-        "parts": parts,
-        "nll_before": nll_before,
-        "nll_after": nll_after,
-        "guard": {"ok": fitted.record.guard.get("ok"), "reasons": list(fitted.record.guard.get("reasons", ()))},
+        "parts": None,
+        "nll_before": None,
+        "nll_after": None,
+        **found,
+        "guard": {"ok": guard.get("ok"), "reasons": list(guard.get("reasons", ()))},
         "out": str(out),
     }
 

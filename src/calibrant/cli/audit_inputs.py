@@ -24,7 +24,7 @@ from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
     from calibrant.decisions.judge import Judgement
-    from calibrant.executors import Pool
+    from calibrant.executors.cluster import RayCluster
     from calibrant.functional.binning import BinSums
 
 ROWS_IN_MEMORY = 1_000_000
@@ -214,7 +214,7 @@ def _streamed(path: Path, reading: Reading, o: Options) -> Audited:
     return Audited(report, None, StreamPanel(found.state).width, reading=reading)
 
 
-def _cluster(o: Options) -> Pool | None:
+def _cluster(o: Options) -> RayCluster | None:
     """The cluster that reads a stream; None if threads of this process do."""
     if o.ray is None:
         return None

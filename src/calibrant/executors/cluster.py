@@ -7,10 +7,11 @@ only the outcome travels. When a worker or a node dies, its step is lost, and is
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.errors import FailedError, InputError, MissingDependencyError
 from calibrant.executors.step import Outcome, Step, attempt
 
 LOCAL = "local"
@@ -66,11 +67,32 @@ class RayCluster:
                 out.append(Outcome(step, "lost"))
         return out
 
+    def submit(self, function: Callable[..., Any], *given: Any) -> Submitted:
+        """Call a function on one processor of the cluster; Ray calls it again if the process or the node dies."""
+        return Submitted(self._ray, self._ray.remote(num_cpus=1)(function).remote(*given))
+
     def close(self) -> None:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         if self._connected_here:  # otherwise the connection belongs to the calling program
             self._ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A call on the cluster."""
+
+    ray: Any
+    reference: Any
+
+    def result(self) -> Any:
+        """Wait for the result; raise the error that the function raised."""
+        try:
+            return self.ray.get(self.reference)
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self.ray.exceptions.RayError as error:
+            raise FailedError(f"the cluster lost a process: {str(error).splitlines()[0]}") from error
 
 
 def _check_reachable(address: str) -> None:

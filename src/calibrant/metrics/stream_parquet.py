@@ -10,26 +10,34 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from calibrant.errors import CalibrantError, InputError, SplitError
-from calibrant.executors import Pool, execute
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys, join
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics.stream import StreamState, add_to_ladder, empty_ladder, sums
 from calibrant.types import Predictions
 
+if TYPE_CHECKING:
+    from calibrant.executors.cluster import RayCluster
+
 NUMBERS = 1 << 21
 """Numbers that are decoded at a time: 16 MiB of float64."""
 
 TASK_ROWS = 1 << 20
-"""The least rows of a task, except the last of a part. A state takes 22 MB, so tasks should not be small."""
+TASK_NUMBERS = 1 << 28
+"""A task ends with the row group that reaches this many rows or numbers. A state takes 22 MB, so tasks should not be
+small. A running task cannot be interrupted, so they should not take long."""
+
+WINDOW = 64
+"""Tasks of a cluster that run, or wait for an earlier one, at a time."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +74,23 @@ class Streamed:
         return Streamed(self.state + other.state, self.split, self.binary or other.binary)
 
 
+class Result(Protocol):
+    """The result of a submitted task, as of `concurrent.futures`."""
+
+    def result(self) -> Streamed | None:
+        """Wait for the result; raise the error that the task raised."""
+
+
 def tasks(path: Path) -> list[Task]:
-    """The row groups of all parts, gathered into tasks of about TASK_ROWS rows, each from one part."""
+    """The row groups of all parts, gathered into tasks, each from one part."""
     found = []
     for part in parquet.parts(path):
         groups: list[int] = []
-        first = rows = 0
+        first, rows, enough = 0, 0, min(TASK_ROWS, TASK_NUMBERS // parquet.width(part))
         for group, size in enumerate(parquet.group_rows(part)):
             groups.append(group)
             rows += size
-            if rows >= TASK_ROWS:
+            if rows >= enough:
                 found.append(Task(part, tuple(groups), first, rows))
                 groups, first, rows = [], first + rows, 0
         if rows:
@@ -88,90 +103,48 @@ def stream(
     settings: Settings,
     *,
     workers: int = 1,
-    cluster: Pool | None = None,
-    window: int = 64,
+    cluster: RayCluster | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Streamed:
-    """The state of all rows under `path`, read by threads of this process or by a cluster.
-
-    On a cluster, at most `window` states wait for an earlier one.
-    """
+    """The state of all rows under `path`, read by threads of this process or by a cluster."""
     todo = tasks(path)
     total = sum(t.rows for t in todo)
-    results = _from_threads(todo, settings, workers) if cluster is None else _from_pool(todo, settings, cluster, window)
     done, whole = 0, None
-    for task, found in zip(todo, results, strict=True):
-        if found is not None:
-            whole = found if whole is None else whole + found
-        done += task.rows
-        progress(done, total)
+    with _threads(workers) if cluster is None else closing(cluster) as readers:
+        window = 2 * workers if cluster is None else WINDOW
+        for task, found in zip(todo, _results(todo, settings, readers.submit, window), strict=True):
+            if found is not None:
+                whole = found if whole is None else whole + found
+            done += task.rows
+            progress(done, total)
     if whole is None:
         raise InputError(f"{path}: there are no items (N = 0)")
     return whole
 
 
-def _from_threads(todo: list[Task], settings: Settings, workers: int) -> Iterator[Streamed | None]:
-    if workers == 1:
-        yield from (run(task, settings) for task in todo)
-        return
-    own = torch.get_num_threads()
-    threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
-    running: deque[Future[Streamed | None]] = deque()
-    try:
-        for task in todo:
-            running.append(threads.submit(run, task, settings))
-            if len(running) == 2 * workers:
-                yield running.popleft().result()
-        while running:
+def _results(
+    todo: list[Task], settings: Settings, submit: Callable[..., Result], window: int
+) -> Iterator[Streamed | None]:
+    """The results in the order of the tasks, of which at most `window` run or wait for an earlier one."""
+    running: deque[Result] = deque()
+    for task in todo:
+        running.append(submit(run, task, settings))
+        if len(running) == window:
             yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
+@contextmanager
+def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that share the processors."""
+    own = torch.get_num_threads()
+    threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, own // workers),))
+    try:
+        yield threads
     finally:
         threads.shutdown(cancel_futures=True)
         torch.set_num_threads(own)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A task as a step of an executor. It waits for the task `window` places before it, so that few states are held."""
-
-    number: int
-    task: Task
-    settings: Settings
-    window: int
-    gpu: ClassVar[bool] = False
-    lease: ClassVar[Path | None] = None
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
-
-    @property
-    def name(self) -> str:
-        return f"{self.task.part}, rows from {self.task.first}"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return (str(self.number - self.window),) if self.number >= self.window else ()
-
-    def done(self) -> bool:
-        return False
-
-    def seconds(self) -> float | None:
-        return None
-
-    def run(self, deadline: float | None) -> Streamed | None:
-        return run(self.task, self.settings)
-
-
-def _from_pool(todo: list[Task], settings: Settings, pool: Pool, window: int) -> Iterator[Streamed | None]:
-    waiting: dict[str, Streamed | None] = {}
-    following = 0
-    for outcome in execute([Part(i, task, settings, window) for i, task in enumerate(todo)], pool):
-        if outcome.error is not None:
-            raise outcome.error
-        waiting[outcome.step.key] = outcome.value
-        while str(following) in waiting:
-            yield waiting.pop(str(following))
-            following += 1
 
 
 def run(task: Task, settings: Settings) -> Streamed | None:

@@ -105,7 +105,7 @@ def mistakes(scores: Scores, predictions: Predictions | None = None, limit: int 
     """Return the surest wrong answers, ranked by log(1 − p), which distinguishes confidences that round to 1.0."""
     wrong = np.flatnonzero(scores.predicted.numpy() != scores.labels.numpy())
     conf = top_confidence(scores)
-    doubt = scores.log_error.numpy() if scores.about == "top label" else np.log1p(-np.minimum(conf, 1))
+    doubt = scores.log_error.numpy() if scores.about == "top label" else -conf
     rows = wrong[np.argsort(doubt[wrong], kind="stable")][:limit]
     ids = None if predictions is None else predictions.ids
     classes = None if predictions is None else predictions.classes

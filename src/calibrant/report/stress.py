@@ -72,9 +72,7 @@ def stress(
     `rule` does the same for a rule of `calibrant.decide`. `out` keeps the logits of every cell, so that a run can be
     resumed.
     """
-    _check_numbers(limit=limit, batch=batch)
-    for name in calibrators if calibration is not None else ():
-        resolve(name, {})  # a wrong name is an error before the model runs
+    _check(calibrators if calibration is not None else (), limit=limit, batch=batch)
     subject = Subject(model, mean, std, prepare, torch.device(device) if device is not None else _home(model))
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     part = limited(of_arrays(images, labels), limit)
@@ -101,7 +99,10 @@ def stress(
     return report
 
 
-def _check_numbers(**numbers: int | None) -> None:
+def _check(calibrators: Sequence[str], **numbers: int | None) -> None:
+    """Refuse unknown calibrators and numbers below 1 before the model runs."""
+    for name in calibrators:
+        resolve(name, {})
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be 1 or more, not {value}")
