@@ -33,7 +33,7 @@ FILE = "levels.json"
 
 def ask(members: Sequence[nn.Module], data: Data, run: Path, out: Path, device: torch.device) -> None:
     """Attack the test items and write the rank of each; the least robust has rank 0."""
-    found = distances.measured(members, data, Split.TEST, run / distances.FOLDER, ruler=RULER, device=device)
+    found = distances.load_or_measure(members, data, Split.TEST, run / distances.FOLDER, ruler=RULER, device=device)
     hashed.write(out / FILE, {"rank": _ranks(found.distance).tolist()})
 
 
