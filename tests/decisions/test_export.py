@@ -15,6 +15,7 @@ from calibrant.cli import run
 from calibrant.decisions import Rule, attach
 from calibrant.decisions.export import rule_to_json
 from calibrant.errors import MapError
+from tests.posthoc.simulated import need_onnx
 
 GOALS: dict[str, dict[str, Any]] = {
     "accuracy": {"accuracy": 0.8},
@@ -53,13 +54,12 @@ def test_attached_to_a_model(goal: str, method: str | None) -> None:
         found, expected = attach(model, rule)(x), outputs(rule, model(x))
         halved = attach(model, rule).half().float()  # the numbers of the rule keep their digits
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    assert torch.equal(halved.decision.get_buffer(next(iter(rule.tensors()))), next(iter(rule.tensors().values())))
+    assert torch.equal(halved.decision.rule.get_buffer(next(iter(rule.tensors()))), next(iter(rule.tensors().values())))
 
 
 @pytest.mark.parametrize(("goal", "method"), [("accuracy", "histogram_mass"), ("raps", "temperature"), ("costs", None)])
 def test_onnx(goal: str, method: str | None, tmp_path: Path) -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
+    need_onnx()
     from calibrant.posthoc.onnx_export import run_graph
 
     rule = chosen(goal, method)
@@ -126,3 +126,14 @@ def test_what_has_no_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["export", str(tmp_path / "rule"), "-o", str(tmp_path / "rule.json")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert rule_to_json(group)["groups"] == ["0", "1"]
+
+
+def test_a_model_that_takes_its_inputs_by_name() -> None:
+    class Named(torch.nn.Linear):
+        def forward(self, *, tokens: torch.Tensor) -> Any:  # type: ignore[override]
+            return {"logits": super().forward(tokens)}
+
+    model, rule, x = Named(4, 4), chosen("accuracy"), 3 * sample(50, 7)[0]
+    with torch.no_grad():
+        found, expected = attach(model, rule)(tokens=x), outputs(rule, model(tokens=x)["logits"])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -130,16 +130,6 @@ def test_thresholds_are_short_and_above() -> None:
     assert just_above(1.0) == np.inf and just_above(-1) == 0.0 and just_above(0.83123) == 0.8313
 
 
-def test_candidates_grow_from_few_items_to_all() -> None:
-    for n in (59, 60, 94, 95, 300, 5000, 1_000_000):
-        c = candidates(np.linspace(1, 0, n, endpoint=False), 0.05, 0.05)
-        assert c is not None and c.share.sum() == pytest.approx(1) and c.threshold[-1] == 0 and c.count[-1] == n
-        starts = c.count[c.share > 0]
-        assert (0.95 ** starts[0] <= 0.05 / len(starts)) and (starts[1:] >= 2 * starts[:-1] - 2).all()
-        assert (np.diff(c.threshold) < 0).all() and (len(starts) == 5) == (n >= 5000)
-    assert candidates(np.linspace(1, 0, 58), 0.05, 0.05) is None
-
-
 def sample(n: int, k: int, seed: int, members: int = 0, scale: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     z = scale * torch.randn(n, k, generator=g)

@@ -99,10 +99,3 @@ def test_adaptive_targets_learn_from_the_validation(trained: Any, data: TensorDa
     again = calibrant.targets.AdaLS(classes=3, alpha=1.0)
     Calibration(3, targets=again).load_state_dict(callback.state_dict())
     assert torch.equal(again.trajectory, targets.trajectory)
-
-
-def test_the_panel_alone_in_a_module() -> None:
-    """The usage in the docs: self.log_dict(panel.compute())."""
-    panel = calibrant.CalibrationPanel(num_classes=3, metrics=["accuracy", "ece"])
-    panel.update(torch.eye(3) * 4, torch.arange(3))
-    assert panel.compute()["accuracy"] == 1.0

@@ -22,7 +22,7 @@ from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.map import Chain
 from calibrant.posthoc.onnx_export import disagreement, run_graph, run_onnx, to_onnx, write_graph, write_map_onnx
 from calibrant.types import Predictions
-from tests.posthoc.simulated import simulated
+from tests.posthoc.simulated import need_onnx, simulated
 
 EXTRA: list[tuple[str, Calibrator]] = [
     ("histogram_mass-rest", CALIBRATORS["histogram_mass"](kind="one_vs_rest")),  # type: ignore[call-arg]
@@ -69,11 +69,6 @@ def new(n: int = 300, seed: int = 1) -> Tensor:
 
 def gap(a: Tensor, b: Tensor) -> float:
     return float((torch.softmax(a.double(), -1) - torch.softmax(b.double(), -1)).abs().max())
-
-
-def need_onnx() -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
 
 
 @each

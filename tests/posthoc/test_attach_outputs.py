@@ -129,14 +129,6 @@ def test_one_column_is_accepted_only_by_a_map_of_two_classes() -> None:
         attach(nn.LSTM(6, 3), fitted)(X)
 
 
-@pytest.mark.parametrize("kind", [Flat, Table])
-def test_torch_export_with_any_batch(kind: type[Model]) -> None:
-    model = kind().eval().requires_grad_(False)
-    net = attach(model, calibrant.fit("temperature", predicted(model)))
-    program = torch.export.export(net, (X[:4],), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
-    torch.testing.assert_close(program.module()(X), net(X))
-
-
 def test_a_map_of_as_many_columns_as_classes_is_calibrated_over_its_classes() -> None:
     net, x, y = nn.Conv2d(3, 4, 1), torch.randn(8, 3, 5, 4, generator=G), torch.arange(160).reshape(8, 5, 4) % 4
     fitted = calibrant.fit("vector", net(x).detach(), y, class_axis=1)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
 import calibrant
-from calibrant.cli import run
 from calibrant.errors import InputError, MapError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CONFIDENCES, load
@@ -245,28 +242,3 @@ def test_confidnet_regresses_the_true_class_probability() -> None:
     with torch.no_grad():
         h = m.a * torch.logit(prob.amax(1)) + m.b + net((x - m.mean) / m.scale)[:, 0]
     assert torch.allclose(m.predictions(p).confidence, torch.sigmoid(h), atol=1e-9)
-
-
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, seed in (("cal", 0), ("new", 7)):
-        p = telling(400, seed)
-        assert p.logits is not None and p.features is not None
-        arrays = {"logits": p.logits.numpy(), "labels": p.labels.numpy(), "features": p.features.numpy()}
-        np.savez(tmp_path / f"{name}.npz", **arrays, split=p.split.value)
-    small = [word for name in ("hidden=16", "batch=32", "learning_rate=0.01") for word in ("--set", name)]
-    argv = ["--method", "confidnet", *small, "-o", str(tmp_path / "map"), "--json"]
-    assert run(["fit", str(tmp_path / "cal.npz"), *argv]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["method"] == "confidnet" and found["guard"]["ok"] and found["nll_after"] < found["nll_before"]
-    out = tmp_path / "out.npz"
-    assert run(["apply", str(tmp_path / "map"), str(tmp_path / "new.npz"), "-o", str(out)]) == 0
-    capsys.readouterr()
-    assert run(["audit", str(out), str(tmp_path / "new.npz"), "--no-intervals", "--json"]) == 0
-    after, before = (report["metrics"]["auroc"]["value"] for report in json.loads(capsys.readouterr().out))
-    assert after > before + 0.1
-    p = telling(400)
-    assert p.logits is not None
-    np.savez(tmp_path / "bare.npz", logits=p.logits.numpy(), labels=p.labels.numpy())
-    assert run(["fit", str(tmp_path / "bare.npz"), "--method", "trust_score"]) == 2
-    err = capsys.readouterr().err
-    assert "trust_score needs features" in err and "bare.npz" in err and err.count("\n") == 1

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,8 @@ from calibrant.errors import MapError
 from calibrant.posthoc import CALIBRATORS, Calibrator, FittedMap, Identity
 from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.export import FORMS, map_to_json
-from tests.posthoc.simulated import simulated
+from calibrant.posthoc.onnx_export import run_onnx
+from tests.posthoc.simulated import need_onnx, simulated
 
 SMOOTH = sorted(set(FORMS) & set(CALIBRATORS))
 Row = list[float]
@@ -155,50 +155,28 @@ def test_the_docs_hold_every_formula() -> None:
         assert f"| `{name}` | `{form.formula}` |" in page, f"docs/deployment.md does not have the formula of {name}"
 
 
-@pytest.fixture
-def maps(tmp_path: Path) -> Path:
-    p = simulated(900, scale=2.0)
-    np.savez(tmp_path / "p.npz", logits=p.logits.numpy(), labels=p.labels.numpy(), split="calibration")
-    for name in ("temperature", "histogram"):
-        assert run(["fit", str(tmp_path / "p.npz"), "--method", name, "-o", str(tmp_path / name)]) == 0
-    return tmp_path
-
-
-def test_the_command(maps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["export", str(maps / "temperature"), "-o", str(maps / "map.json"), "--json"]) == 0
-    form = json.loads((maps / "map.json").read_text("utf-8"))
-    assert form["parameters"]["T"] == float(calibrant.load(maps / "temperature").tensors()["temperature"])
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fitted = CALIBRATORS["temperature"]().fit(simulated(900, scale=2.0))
+    fitted.save(tmp_path / "map")
+    assert run(["export", str(tmp_path / "map"), "-o", str(tmp_path / "map.json"), "--json"]) == 0
+    form = json.loads((tmp_path / "map.json").read_text("utf-8"))
+    assert form["parameters"]["T"] == float(fitted.tensors()["temperature"])
     capsys.readouterr()
-    for argv, words in (
-        (["histogram", "map2.json"], "a histogram map has no closed form"),
-        (["temperature", "map.txt"], "unknown format '.txt'; use .json or .onnx"),
-        (["nothing", "map.json"], "is not a folder with a fitted map"),
-    ):
-        code = run(["export", str(maps / argv[0]), "-o", str(maps / argv[1])])
-        err = capsys.readouterr().err
-        assert code == 2 and words in err and err.count("\n") == 1
-        assert argv[1] == "map.json" or not (maps / argv[1]).exists()
+    for folder, words in (("map", "unknown format '.txt'; use .json or .onnx"), ("nothing", "is not a folder")):
+        code, err = run(["export", str(tmp_path / folder), "-o", str(tmp_path / "map.txt")]), capsys.readouterr().err
+        assert code == 2 and words in err and err.count("\n") == 1 and not (tmp_path / "map.txt").exists()
 
 
-def test_the_command_writes_onnx(maps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
-    from calibrant.posthoc.onnx_export import run_onnx
-
-    capsys.readouterr()
-    assert run(["export", str(maps / "histogram"), "-o", str(maps / "map.onnx")]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"histogram written to {maps / 'map.onnx'}\n" and said.err == ""
-    z = simulated(30, scale=2.0, seed=4).logits.float()
-    got, want = (
-        torch.softmax(t.double(), 1) for t in (run_onnx(maps / "map.onnx", z), calibrant.load(maps / "histogram")(z))
-    )
+def test_a_map_alone_as_onnx(tmp_path: Path) -> None:
+    need_onnx()
+    fitted, z = CALIBRATORS["histogram"]().fit(simulated(900, scale=2.0)), simulated(30, scale=2.0, seed=4).logits
+    path = calibrant.export(fitted, tmp_path / "map.onnx")
+    got, want = (torch.softmax(t.double(), 1) for t in (run_onnx(path, z.float()), fitted(z.float())))
     assert torch.allclose(got, want, atol=1e-5)
 
 
 def test_every_python_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
+    need_onnx()
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
     with torch.random.fork_rng(devices=[]):

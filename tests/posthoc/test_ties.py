@@ -11,7 +11,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from sklearn.isotonic import IsotonicRegression
 
 import calibrant
 from calibrant.functional.binning import settled
@@ -59,13 +58,6 @@ def test_equal_votes_get_equal_confidence(name: str) -> None:
     for votes in VOTES:
         found = confidences(fitted, votes[ORDERS])
         assert np.ptp(found) < 1e-9, votes
-
-
-def test_isotonic_is_scikit_learns_on_the_votes_themselves() -> None:
-    rows, y = forest()
-    fitted = CALIBRATORS["isotonic"]().fit(calibrant.predictions(probs=rows, labels=y))
-    oracle = IsotonicRegression(out_of_bounds="clip").fit(rows.max(1), rows.argmax(1) == y)
-    np.testing.assert_allclose(confidences(fitted, VOTES), oracle.predict(VOTES.max(1)), atol=1e-9)
 
 
 def test_distinct_values_stay_distinct() -> None:

@@ -1,4 +1,4 @@
-"""`engine = "auto"`: what it means where, and what happens where a network cannot be compiled."""
+"""`engine = "auto"` chooses by device and length; a network that cannot be compiled runs uncompiled."""
 
 from __future__ import annotations
 

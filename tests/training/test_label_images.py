@@ -1,4 +1,4 @@
-"""Images of labels: pixels are items, unlabelled ones cost and count nothing, weights follow the median frequency."""
+"""Maps of labels: each labelled pixel counts as an item, and class weights follow the median frequency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: what a user may write, and what the errors say when it is wrong."""
+"""Recipes from tables, TOML files and --set, and the errors that name a wrong key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads: one for tiny batches, those it was begun with for a run that goes on, as before afterwards."""
+"""Tiny batches use one thread, and a resumed run the number of threads that it started with."""
 
 from __future__ import annotations
 

@@ -108,13 +108,12 @@ def _by_level(
 
     ruler = str(levels.option(recipe, "ruler"))
     members, data = load(vanilla).members, data_of(recipe, how)
-    beside, own = vanilla / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
-    store = distances.choose_folder(members, data, [Split.TEST], beside, own, ruler=ruler)
     measured = distances.measured(
         members,
         data,
         Split.TEST,
-        store,
+        vanilla / distances.FOLDER,
+        spare=out / distances.FOLDER / levels.VANILLA,
         ruler=ruler,
         device=make_fabric(recipe, how).device,
         progress=not how.quiet and sys.stderr.isatty(),

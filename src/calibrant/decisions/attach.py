@@ -9,7 +9,6 @@ graph reads logits alone, so a rule by group and randomised sets, which need mor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
 from calibrant.errors import MapError
 from calibrant.functional.segmentation import classes_back
-from calibrant.posthoc.attach import Attached, MapLayer, layer
+from calibrant.posthoc.attach import Attached, Buffers, Float64, layer
 from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
 from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
 
 
-class RuleLayer(MapLayer):
+class RuleLayer(Float64):
     """Logits [N, K] → (predicted, *outputs of the rule)."""
 
     def __init__(self, rule: Rule) -> None:
@@ -40,24 +39,23 @@ class RuleLayer(MapLayer):
         *first, last = flat(rule.map or Identity())
         if any(isinstance(m, TopLabelMap) for m in first):
             raise MapError("a map follows a map of the top label in this rule; such a chain has no graph")
-        super().__init__(Chain((*first, last), record=(rule.map or Identity()).record))
-        self.first, self.last, self.rule = nn.Sequential(*map(layer, first)), layer(last), rule
-        for name, tensor in rule.tensors().items():
-            self.register_buffer(name, tensor.clone())
+        super().__init__()
+        self.map = rule.map or Identity()
+        self.first, self.rule = nn.Sequential(*map(layer, first)), Buffers(rule)
+        self.last: Any = layer(last)
 
-    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        z = self.first(self.fitted.columns(logits).double())
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
+        z = self.first(self.map.columns(logits).double())
         mapped = self.last(z)
         unknown = logits.isnan().any(-1)
-        own: Any = self.last.fitted
+        own = self.last.current()
         if isinstance(own, TopLabelMap):  # logits cannot carry its confidence, and may have another label
             top = top_of_logits(z)
-            confidence = replace(own, **{n: getattr(self.last, n) for n in own.tensors()}).confidence(top)
+            confidence = own.confidence(top)
         else:
             top = top_of_logits(mapped)
             confidence = top.confidence
-        rule = replace(self.rule, **{name: getattr(self, name) for name in self.rule.tensors()})
-        return top.predicted, *rule.in_graph(mapped, top.predicted, confidence, unknown)
+        return top.predicted, *self.rule.current().in_graph(mapped, top.predicted, confidence, unknown)
 
 
 def flat(fitted: FittedMap) -> list[FittedMap]:

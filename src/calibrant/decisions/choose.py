@@ -14,9 +14,8 @@ from calibrant.errors import InputError, SplitError
 from calibrant.files.data_frame import given as given_predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
-from calibrant.posthoc.calibrator import refuse_test
+from calibrant.posthoc.calibrator import described, refuse_test
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
 
 GUARANTEE = 0.95
@@ -76,7 +75,8 @@ def decide(
     mapped, reused = after_map(p, map, allow_reuse)
     rule = chosen(mapped, goal, goals[goal], {name: value for name, value in given.items() if value is not None})
     settings = {goal: None if goal == "costs" else goals[goal]}
-    return replace(rule, map=map, record=replace(rule.record, **_record(p, settings), reuse=reused))
+    record = replace(rule.record, calibrator="decide", settings=settings, reuse=reused, **described(p))
+    return replace(rule, map=map, record=record)
 
 
 def chosen(p: Predictions, goal: str, value: Any, given: Mapping[str, Any]) -> Rule:
@@ -131,16 +131,3 @@ SETTINGS = {
     "costs": ("actions",),
 }
 """Goal → the settings that may be given with it."""
-
-
-def _record(p: Predictions, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "calibrator": "decide",
-        "settings": settings,
-        "n": p.n,
-        "k": p.k,
-        "classes": (p.classes or ()) if p.logits is not None else (),
-        "split": p.split.value,
-        "data": p.origin or p.fingerprint(),
-        "items": sketch(p),
-    }

@@ -8,7 +8,6 @@ threshold (nothing is accepted) or quantile (every class is in the set) is null.
 
 from __future__ import annotations
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
 from calibrant.errors import FileError, InputError, MapError
 from calibrant.files import atomic, outputs
-from calibrant.posthoc.export import map_to_json, write_json
+from calibrant.posthoc.export import map_to_json
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.onnx_export import write_map_onnx
-from calibrant.types import jsonable
+from calibrant.types import json_text, jsonable
 
 FORMAT, VERSION = "calibrant rule form", 1
 
@@ -37,9 +36,10 @@ def export(fitted: FittedMap | Rule, path: str | PathLike[str]) -> Path:
         raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; use .json or .onnx")
     formula = outputs.RULE_FORMULA if isinstance(fitted, Rule) else outputs.FORMULA
     outputs.check((out, formula if out.suffix == ".json" else outputs.FILE))
-    if isinstance(fitted, Rule):
-        return write_rule_json(out, fitted) if out.suffix == ".json" else write_rule_onnx(out, fitted)
-    return write_json(fitted, out) if out.suffix == ".json" else write_map_onnx(out, fitted)
+    if out.suffix == ".onnx":
+        return write_rule_onnx(out, fitted) if isinstance(fitted, Rule) else write_map_onnx(out, fitted)
+    form = rule_to_json(fitted) if isinstance(fitted, Rule) else map_to_json(fitted)
+    return atomic.write_text(out, json_text(form, indent=1) + "\n")
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:
@@ -63,8 +63,3 @@ def rule_to_json(rule: Rule) -> dict[str, Any]:
         }
     )
     return found
-
-
-def write_rule_json(path: str | PathLike[str], rule: Rule) -> Path:
-    """`rule_to_json` to a file, whole or not at all."""
-    return atomic.write_text(path, json.dumps(rule_to_json(rule), indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from calibrant.decisions.conformal import PredictionSets, scorer
-from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, units_of
+from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, rows_of, units_of
 from calibrant.decisions.threshold import hoeffding_bentkus_p
 from calibrant.errors import InputError, warn
 from calibrant.functional.binomial import Floats
@@ -44,8 +44,7 @@ def choose_sets(
     draft = scorer(p, method, randomised, penalty, k_reg)
     cell, names = cells_of(by, p, p.labels)
     own, chance = (t.numpy() for t in draft.of_labels(p))
-    order = np.argsort(cell.numpy(), kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
+    parts = rows_of(cell, len(names))
     of = units_of(p, by)
     units = [None if of is None else of.numpy()[i] for i in parts]
     found = [quantile(own[i], chance[i], coverage, guarantee, g) for i, g in zip(parts, units, strict=True)]

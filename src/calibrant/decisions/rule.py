@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
@@ -26,7 +28,7 @@ from calibrant.functional.probabilities import look_like_probabilities
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
-from calibrant.posthoc.map import FitRecord, FittedMap
+from calibrant.posthoc.map import FitRecord, FittedMap, Parameters
 from calibrant.types import Predictions
 
 LARGE = 0.2
@@ -68,7 +70,7 @@ class Decisions(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class Rule(Shown):
+class Rule(Parameters):
     """Abstract: add numbers and settings as fields, and write `decide`, `sentence`, `in_graph` and `formula`."""
 
     kind: ClassVar[str]
@@ -184,13 +186,6 @@ class Rule(Shown):
                     "very items; judge it on other items, or pass allow_reuse=True (--allow-reuse)"
                 )
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-
-    def settings(self) -> dict[str, Any]:
-        skip = {"map", "record", *self.tensors()}
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
-
     def to_dict(self) -> dict[str, Any]:
         """The kind of rule, its numbers and what it promises, for `--json`."""
         return {
@@ -263,6 +258,12 @@ def units_of(p: Predictions, by: str | None) -> Tensor | None:
 
 KNOWN_GROUPS = "; if these groups are known and come again, make a promise for each (by='group', --by group)"
 """What a message adds if there are too few groups."""
+
+
+def rows_of(cell: Tensor, count: int) -> list[NDArray[np.int64]]:
+    """The items of each of `count` cells, in order."""
+    ends = np.cumsum(np.bincount(cell.numpy(), minlength=count))[:-1]
+    return np.split(np.argsort(cell.numpy(), kind="stable"), ends)
 
 
 def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor, tuple[str, ...]]:

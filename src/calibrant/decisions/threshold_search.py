@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.decisions import threshold
 from calibrant.decisions.grouped import Grouped
-from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, floor, units_of
+from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, floor, rows_of, units_of
 from calibrant.decisions.threshold import Chosen, Ordered, Threshold
 from calibrant.errors import InputError
 from calibrant.functional.binomial import Floats, clopper_pearson
@@ -122,19 +122,10 @@ class ThresholdSearch:
         """The items of each cell."""
         cell, names = cells_of(self.by, self.p, self.scores.predicted)
         confidence, group = self.scores.confidence.numpy(), self.group
-
-        def items(i: Any) -> Items:
-            return (
-                Ordered.of(confidence[i], loss[i], p_value)
-                if group is None
-                else Grouped(confidence[i], loss[i], group[i])
-            )
-
-        if len(names) == 1:
-            return [items(slice(None))], names
-        order = np.argsort(cell.numpy(), kind="stable")
-        ends = np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1]
-        return [items(i) for i in np.split(order, ends)], names
+        rows = rows_of(cell, len(names))
+        if group is None:
+            return [Ordered.of(confidence[i], loss[i], p_value) for i in rows], names
+        return [Grouped(confidence[i], loss[i], group[i]) for i in rows], names
 
     @property
     def group(self) -> NDArray[np.int64] | None:

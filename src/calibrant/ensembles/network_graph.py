@@ -58,12 +58,13 @@ def compiled(model: nn.Module) -> bool:
 
 
 def settings_of(model: nn.Module) -> tuple[Any, ...]:
-    """Return everything that the network's graph depends on, except its input and the values of its tensors."""
+    """Return everything that the network's graph depends on, except its input, the values of its tensors and the modes
+    of its modules, which MC dropout sets itself."""
     return tuple(_settings(m) for m in every_module(model))
 
 
 def _settings(m: nn.Module) -> tuple[Any, ...]:
-    plain = tuple((k, v) for k, v in vars(m).items() if type(v) in (int, float, bool, str))
+    plain = tuple((k, v) for k, v in vars(m).items() if type(v) in (int, float, bool, str) and k != "training")
     held = tuple(id(t) for t in (*vars(m).values(), *m._buffers.values()) if isinstance(t, Tensor))
     return id(m), plain, held, len(m._forward_hooks), len(m._forward_pre_hooks)
 

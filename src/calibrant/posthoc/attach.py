@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.posthoc.confidence_model import ConfidenceMap
-from calibrant.posthoc.map import Chain, FittedMap
+from calibrant.posthoc.map import Chain, FittedMap, Parameters
 
 
 class Attached(nn.Module):
@@ -56,17 +56,8 @@ class Calibrated(Attached):
         return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
 
-class MapLayer(nn.Module):
-    """The map as a layer in float64, for input of any precision; the output is at least float32."""
-
-    def __init__(self, fitted: FittedMap) -> None:
-        super().__init__()
-        self.layer = layer(fitted)
-        self.fitted = fitted
-
-    def forward(self, logits: Tensor) -> Tensor:
-        out: Tensor = self.layer(self.fitted.columns(logits).double())
-        return out.to(torch.promote_types(logits.dtype, torch.float32))
+class Float64(nn.Module):
+    """Abstract: keeps its buffers in float64 if the model is moved to another precision."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         before = dict(self.named_buffers())
@@ -78,6 +69,19 @@ class MapLayer(nn.Module):
         return self
 
 
+class MapLayer(Float64):
+    """The map as a layer in float64, for input of any precision; the output is at least float32."""
+
+    def __init__(self, fitted: FittedMap) -> None:
+        super().__init__()
+        self.layer = layer(fitted)
+        self.fitted = fitted
+
+    def forward(self, logits: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.fitted.columns(logits).double())
+        return out.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> nn.Module:
     """Return the model, not copied, and the map as one module; `class_axis` is as in `calibrant.predict`."""
     if not isinstance(fitted, FittedMap):
@@ -85,18 +89,27 @@ def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None
     return Calibrated(model, fitted, class_axis)
 
 
-class Bound(nn.Module):
-    """A map as a layer from float64 logits to float64 logits. Its tensors are buffers."""
+class Buffers(nn.Module):
+    """Holds the tensors of a map or a rule as buffers, so that they move with the model."""
 
-    def __init__(self, fitted: FittedMap) -> None:
+    def __init__(self, source: Parameters) -> None:
         super().__init__()
-        self.fitted = fitted
-        for name, tensor in fitted.tensors().items():
+        self.source = source
+        for name, tensor in source.tensors().items():
             self.register_buffer(name, tensor.clone())
 
+    def current(self) -> Any:
+        """The map or rule with the buffers as its tensors."""
+        held = {name: getattr(self, name) for name in self.source.tensors()}
+        return replace(cast(Any, self.source), **held)
+
+
+class Bound(Buffers):
+    """A map as a layer from float64 logits to float64 logits."""
+
     def forward(self, logits: Tensor) -> Tensor:
-        bound = {name: getattr(self, name) for name in self.fitted.tensors()}
-        return replace(self.fitted, **bound).transform(logits)
+        out: Tensor = self.current().transform(logits)
+        return out
 
 
 def layer(fitted: FittedMap) -> nn.Module:

@@ -46,13 +46,8 @@ class Calibrator:
             fitted.record,
             calibrator=fitted.record.calibrator or self.name,
             settings=self.settings(),
-            n=p.n,
-            k=p.k,
-            classes=(p.classes or ()) if p.logits is not None else (),  # a top-1 set knows only the classes that occur
-            split=p.split.value,
-            data=p.origin or p.fingerprint(),
-            items=sketch(p),
             reuse=p.split is Split.TEST,
+            **described(p),
         )
         return replace(fitted, record=record)
 
@@ -134,6 +129,18 @@ def refuse_test(p: Predictions, allow_reuse: bool) -> None:
             f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
             "(or pass allow_reuse=True, --allow-reuse, to do it on purpose)"
         )
+
+
+def described(p: Predictions) -> dict[str, Any]:
+    """What a record says about the data."""
+    return {
+        "n": p.n,
+        "k": p.k,
+        "classes": (p.classes or ()) if p.logits is not None else (),  # a top-1 set knows only the classes that occur
+        "split": p.split.value,
+        "data": p.origin or p.fingerprint(),
+        "items": sketch(p),
+    }
 
 
 def certified(certificate: Mapping[str, Any]) -> FitRecord:

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from calibrant.errors import MapError
-from calibrant.files import atomic
 from calibrant.posthoc import dirichlet, one_vs_rest
 from calibrant.posthoc.map import Chain, FittedMap
-from calibrant.types import json_text, jsonable
+from calibrant.types import jsonable
 
 FORMAT, VERSION = "calibrant closed form", 1
 
@@ -107,8 +104,3 @@ def map_to_json(fitted: FittedMap) -> dict[str, Any]:
         }
     )
     return made
-
-
-def write_json(fitted: FittedMap, path: str | PathLike[str]) -> Path:
-    """Write `map_to_json(fitted)` to a file, whole or not at all."""
-    return atomic.write_text(path, json_text(map_to_json(fitted), indent=1) + "\n")

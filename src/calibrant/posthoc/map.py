@@ -10,7 +10,7 @@ these are saved. A subclass writes `transform` and says whether the map keeps th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -62,8 +62,28 @@ class FitRecord:
         )
 
 
+class Parameters(Shown):
+    """Abstract: a frozen dataclass that can be saved. Its tensors are its parameters, its other fields its settings."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters by field name, which safetensors stores."""
+        return {name: value for name, value in self._fields().items() if isinstance(value, Tensor)}
+
+    def settings(self) -> dict[str, Any]:
+        """The other fields by name, except the record and a map in front, which the JSON header stores."""
+        return {
+            name: value
+            for name, value in self._fields().items()
+            if not isinstance(value, Tensor) and name not in ("record", "map")
+        }
+
+    def _fields(self) -> dict[str, Any]:
+        assert is_dataclass(self)
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
 @dataclass(frozen=True, eq=False)
-class FittedMap(Shown):
+class FittedMap(Parameters):
     """Abstract: subclass it, add parameters as fields, and write `transform`."""
 
     method: ClassVar[str]
@@ -157,21 +177,9 @@ class FittedMap(Shown):
 
     def to(self, device: torch.device) -> Self:
         """The same map with its tensors on the device."""
-        own = FittedMap.tensors(self)  # a chain has none: its parts move themselves
+        own = Parameters.tensors(self)  # a chain has none: its parts move themselves
         moved: dict[str, Any] = {name: t.to(device) for name, t in own.items() if t.device != device}
         return replace(self, **moved) if moved else self
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters by field name, which safetensors stores."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-
-    def settings(self) -> dict[str, Any]:
-        """All other fields except the record by name, which the JSON header stores."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name != "record" and not isinstance(getattr(self, f.name), Tensor)
-        }
 
     def summary(self) -> dict[str, Any]:
         """The parameters for people and `--json`: {"temperature": 1.7}. Override it if the tensors are hard to read."""

@@ -39,13 +39,9 @@ def sketch(p: Predictions) -> tuple[int, ...]:
     found = _hashes(p)
     if found is None or len(found) < FEWEST:
         return ()
-    ordered = found.sort().values
-    apart = torch.ones(len(found) + 1, dtype=torch.bool)
-    apart[1:-1] = ordered[1:] != ordered[:-1]
-    alone = apart[:-1] & apart[1:]  # it differs from both neighbours
-    if int(alone.sum()) < DISTINCT * len(found):
-        return ()
-    return tuple(ordered[alone][:SIZE].tolist())
+    values, counts = torch.unique(found, return_counts=True)
+    single = values[counts == 1]
+    return () if len(single) < DISTINCT * len(found) else tuple(single[:SIZE].tolist())
 
 
 def share(kept: Sequence[int], p: Predictions) -> float:

@@ -186,7 +186,7 @@ class LevelSource:
             assert self.first is not None, "prepare() comes first"
             return self.first
         store = self.folder / FOLDER / f"epoch-{epoch:05d}"
-        return levels_of(*self._measured(members, store, quiet=True), self.data, self.count)
+        return levels_of(*self._measured(members, store, store, quiet=True), self.data, self.count)
 
     @property
     def ruler(self) -> str:
@@ -204,8 +204,7 @@ class LevelSource:
             assert given is not None
             return _read(given, self.data, self.ruler), given
         members, own = load(run, self.how.network).members, self.folder / FOLDER / VANILLA
-        store = distances.choose_folder(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
-        return self._measured(members, store, quiet=self.how.quiet), run
+        return self._measured(members, run / FOLDER, own, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:
         from calibrant.training.run import train
@@ -219,11 +218,13 @@ class LevelSource:
         train(vanilla(self.recipe), self.folder / VANILLA, how, self.data)
         return self.folder / VANILLA
 
-    def _measured(self, members: Sequence[nn.Module], store: Path, quiet: bool) -> tuple[Distances, Distances]:
-        bar = not quiet and sys.stderr.isatty()
+    def _measured(
+        self, members: Sequence[nn.Module], store: Path, spare: Path, quiet: bool
+    ) -> tuple[Distances, Distances]:
+        options: dict[str, Any] = {"ruler": self.ruler, "device": self.device}
+        options["progress"] = not quiet and sys.stderr.isatty()
         train, validation = (
-            distances.measured(members, self.data, split, store, ruler=self.ruler, device=self.device, progress=bar)
-            for split in PARTS
+            distances.measured(members, self.data, split, store, spare=spare, **options) for split in PARTS
         )
         return train, validation
 
@@ -252,8 +253,10 @@ def is_source(place: Path, folder: Path, own: Own | None = None) -> bool:
     record = read_record(folder)
     try:
         stored = place / f"{Split.TRAIN.value}.safetensors"
-        there = stored.is_file()
-        network = distances.read(stored).network if there else distances.network_hash(load(place, own).members)
+        if stored.is_file():
+            network = distances.read(stored).network
+        else:
+            network = distances.network_hash(load(place, own).members)
     except (CalibrantError, OSError):
         return False  # missing, unreadable or damaged
     return bool(record["network"] == network)

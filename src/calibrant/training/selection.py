@@ -56,8 +56,8 @@ def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Cal
         point = _point(folder, settings)
         say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
         metrics = train(each, point, how, loaded)
-        there = point.relative_to(folder).as_posix()
-        points.append({"settings": settings, "folder": there, "metrics": metrics["metrics"]})
+        name = point.relative_to(folder).as_posix()
+        points.append({"settings": settings, "folder": name, "metrics": metrics["metrics"]})
     chosen = best(points, s.criterion, s.split)
     record = {
         "schema": SCHEMA,
