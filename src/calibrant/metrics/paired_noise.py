@@ -59,7 +59,7 @@ class PairedNoise:
 
 
 def second_goes_first(panels: tuple[Panel, Panel]) -> bool:
-    """Whether the noise of the second panel is drawn first, which is so if its sums are smaller. Thus b against a mirrors
+    """Whether the noise of the second panel is drawn first, because its sums are smaller. So b against a mirrors
     a against b."""
     for power in (1, 2, 3):
         a, b = (
