@@ -1,4 +1,4 @@
-"""Laws that every calibrator of the table obeys. A new line in the table is tested here by itself."""
+"""Laws that every calibrator of the table obeys; a new line of the table is tested without further code."""
 
 from __future__ import annotations
 

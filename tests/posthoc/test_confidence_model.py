@@ -195,7 +195,7 @@ def test_trust_score_against_loops() -> None:
 
 
 def test_trust_score_fits_its_link_on_leave_one_out_scores() -> None:
-    """An item finds itself at distance 0; fitted on such scores the link would call every hit certain."""
+    """Each item is at distance 0 from itself: a link fitted on such scores would call every hit certain."""
     m = TrustScore().fit(telling(400))
     assert isinstance(m, TrustScoreMap) and float(m.a) > 0
     new = telling(400, seed=6)
@@ -216,7 +216,7 @@ def test_trust_score_degenerate_distances() -> None:
 
 
 def test_a_score_that_ranks_errors_first_is_flagged() -> None:
-    """Labels alternate along a line, so the nearest neighbour always has the other one."""
+    """Labels alternate along a line, so the nearest neighbour always has the other label."""
     n = 60
     y = torch.arange(n) % 2
     said = torch.where(torch.arange(n) % 3 == 0, 1 - y, y)
