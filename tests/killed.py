@@ -1,10 +1,9 @@
-"""A process that is killed (SIGKILL) at the k-th file it is about to finish: the worst moment for what it leaves.
+"""Run a script in a process of its own and kill it (SIGKILL) when it is about to rename its k-th file.
 
-`begin(script)` runs Python source in a process of its own, `leave(script, k)` up to such a kill. The file in the making
-has been written under its temporary name (`calibrant.files.atomic`), half of it if `half`, and never gets its own.
+`begin(script)` starts a process; `leave(script, k)` runs one until that kill. The k-th file has been written under its
+temporary name (`calibrant.files.atomic`), or half of it with `half=True`, and is never renamed.
 
-Processes are forked from a server that has imported the library and done nothing else: importing takes longer than
-most scripts.
+Processes are forked from a server that has imported the library, because importing takes longer than most scripts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SERVER.set_forkserver_preload(["calibrant.training", "calibrant.attacks", "light
 
 
 def begin(script: str, *words: str) -> tuple[BaseProcess, Connection]:
-    """A process that runs the script with `words` as its arguments, and where it says what went wrong."""
+    """Return (a process that runs the script with the arguments `words`, the pipe that reports its error)."""
     heard, said = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_run, args=(script, words, said))
     process.start()
@@ -46,7 +45,7 @@ def run_killed(script: str, *words: str) -> None:
 
 
 def leave(script: str, k: int, *words: str, half: bool = False) -> None:
-    """Run the script up to its k-th finished file, and not through it."""
+    """Run the script until it is killed at its k-th file."""
     run_killed(f"from tests.killed import die_at\ndie_at({k}, half={half})\n" + script, *words)
 
 

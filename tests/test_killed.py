@@ -1,7 +1,6 @@
-"""Killed while a file gets its name: what is left behind is nobody's, and the next call ends as if nothing had been.
+"""After a kill at the renaming of a file, the next call ignores the leftovers and ends with the same result.
 
-By hand this was tried at every file of a training with levels, a search, a probe, a stress run and a bench cell; here
-stand the moments at which a leftover was once mistaken for a header, a checkpoint, a result or a class.
+The tests kill at the moments at which a leftover was once mistaken for a header, a checkpoint, a result or a class.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ atomic.write_bytes(sys.argv[1], b"half of it")
 
 
 def left_beside(target: Path) -> None:
-    """What a kill leaves where `target` was to be."""
+    """Leave what a kill leaves in place of `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     leave(WRITES, 1, str(target))
     [left] = target.parent.glob(f".calibrant-*.{target.name}")
@@ -133,7 +132,7 @@ def test_the_epochs_of_a_run(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_tidied(tmp_path: Path) -> None:
-    """What kills left goes, of every epoch; what another process is writing stays, and so does what is not ours."""
+    """Leftovers of every epoch are removed, but neither a file being written nor files of other programs."""
     left_beside(tmp_path / "00004.json")
     left_beside(tmp_path / "00007.safetensors")
     for name in (".gitignore", ".00004.settings.json", "00002.safetensors"):  # the last: killed in tidying
@@ -146,13 +145,13 @@ def test_checkpoints_are_tidied(tmp_path: Path) -> None:
 
 
 def test_chunks_of_a_finished_measurement_go(trained: Path) -> None:
-    """Killed after the distances were joined, before their chunks were gone."""
+    """A kill after the distances were joined leaves their chunks."""
     left = trained / "vanilla" / "robustness" / "ddn" / "train.0123abcd-4567efab.parts"
     left.mkdir()
     (left / "00000.safetensors").write_bytes(b"")
     recipe = read("ar-adals/digits", AR_ADALS)
     data = load_data("digits", seed=recipe.data.seed, sizes=recipe.data.sizes)
-    distances.measured(load(trained / "vanilla").members, data, Split.TRAIN, left.parents[1], ruler="ddn")
+    distances.load_or_measure(load(trained / "vanilla").members, data, Split.TRAIN, left.parents[1], ruler="ddn")
     assert not left.exists()
 
 
@@ -183,7 +182,7 @@ def test_hidden_folders_are_no_classes_and_hidden_files_no_images(tmp_path: Path
 
 
 def test_a_folder_below_a_hidden_one_is_listed(tmp_path: Path) -> None:
-    """Only names inside count: a project may lie in ~/.cache."""
+    """Only names inside the folder count, because a project may lie in ~/.cache."""
     inside = tmp_path / ".cache" / "x"
     (inside / "deep" / ".hidden").mkdir(parents=True)
     for name in ("b.json", "a.json", ".c.json", "deep/d.json", "deep/.hidden/e.json"):

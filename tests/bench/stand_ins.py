@@ -106,4 +106,7 @@ def _small(recipe: Recipe) -> Recipe:
         data, network = TEXTS, Choice("text_cnn", {"embedding": 8, "channels": 8, "vocabulary": 210})
     else:
         data, network = "digits" + name[len(name.split("[")[0]) :], Choice("mlp", {"hidden": (16,), **dropout})
-    return replace(recipe, data=replace(recipe.data, name=data), network=network)
+    selection = recipe.selection
+    if selection is not None:
+        selection = replace(selection, grid={key: values[:2] for key, values in selection.grid.items()})
+    return replace(recipe, data=replace(recipe.data, name=data), network=network, selection=selection)

@@ -17,7 +17,7 @@ from calibrant.bench import Cell, shifted, video
 from calibrant.bench.place import Place
 from calibrant.bench.reproduction import entries_of
 from calibrant.bench.run import run
-from calibrant.bench.shifted import Asked
+from calibrant.bench.shifted import Shifts
 from calibrant.bench.tables import lines
 from calibrant.executors import InProcess
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment
@@ -54,7 +54,7 @@ def kinds(table: str) -> Iterator[Experiment]:
 
 def variants(e: Experiment) -> set[str]:
     """The variants that a cell of the experiment must have."""
-    asked, predictors = Asked.of(e.shifts), ["", *(c.name for c in e.ensembles)]
+    asked, predictors = Shifts.of(e.shifts), ["", *(c.name for c in e.ensembles)]
     if e.block is not None:
         return {AS_TRAINED, "temporal", *predictors[1:]}
     sets = ["", *asked.datasets, *(n.removeprefix("ood:") for n in asked.suites if n.startswith("ood:"))]

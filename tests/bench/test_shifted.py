@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from calibrant.bench import Store
+from calibrant.bench.ensembles import Loaded
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict
@@ -135,7 +136,8 @@ def test_a_video_is_measured_frame_by_frame() -> None:
     [asked] = experiments("ss/table_e4/camvid_unet_dropout")
     trained = Trained((network,), asked.recipe, 1, tuple("abcd"), (3, 24, 32), None, None)
     predictors = {AS_TRAINED: network, "dropout": MCDropout(network, members=2, seed=0)}
-    found = video(asked, predictors, trained, data, torch.device("cpu"), smoke=True)
+    loaded = Loaded(Path("unused"), trained, 0, torch.device("cpu"), data)
+    found = video(asked, predictors, loaded, smoke=True)
     assert list(found) == [AS_TRAINED, "dropout", "temporal"]
     frames = data[Split.VALIDATION]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Batches against a plain loop over images, and what the generator decides."""
+"""Batches against a plain loop over images; the generator alone decides their order and crops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_plain_batches_in_order(part: Part, channels_last: bool) -> None:
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("augment", [Augment(), Augment(2, flip=False), Augment(0, flip=True)])
 def test_crops_and_flips_are_crops_and_flips(part: Part, augment: Augment, channels_last: bool) -> None:
-    """Every image of a batch is one of the shifted (and flipped) versions of the item its index names."""
+    """Every image of a batch is a crop, perhaps flipped, of the padded item that its index names."""
     pad = augment.crop_padding
     scale = torch.tensor(STD).reshape(3, 1, 1), torch.tensor(MEAN).reshape(3, 1, 1)
     shifts: set[tuple[int, ...]] = set()

@@ -1,4 +1,4 @@
-"""Files of a data set with wrong content: one error that names the file or the part, never wrong items."""
+"""Files with wrong content are an error that names the file or the part."""
 
 from __future__ import annotations
 

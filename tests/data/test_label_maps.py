@@ -1,4 +1,4 @@
-"""Maps of labels from a user's own Dataset: as tensors, arrays and pictures; pixels without a class."""
+"""Maps of labels from a user's Dataset or file, and the marks of pixels without a class."""
 
 from __future__ import annotations
 
@@ -47,15 +47,6 @@ def test_a_picture_is_a_map_and_its_mark_is_named(dtype: type) -> None:
     one = Items([(X, picture)] * 3)
     assert torch.equal(load(one, sizes=WHOLE, ignore_index=255)["train"].y[1], MAP)
     assert load(one, sizes=WHOLE).k == 256, "unsaid, 255 is a class"
-
-
-def test_parts_of_maps_are_disjoint_and_batches_carry_them() -> None:
-    y = torch.randint(-1, 3, (20, 4, 4), generator=torch.Generator().manual_seed(0))
-    data = load(TensorDataset(torch.zeros(20, 3, 4, 4), y))
-    assert sorted(torch.cat([part.index for part in data.splits.values()]).tolist()) == list(range(20))
-    for part in data.splits.values():
-        assert torch.equal(part.y, y[part.index])
-        assert torch.equal(torch.cat([labels for _, labels, _ in Batches(part, 3)]), part.y)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,7 @@ def test_an_index_to_ignore_is_a_whole_number(mark: object) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(2, True), (253, True), (254, False), (999, False)])
 def test_255_is_a_mark_only_above_a_gap(others: int, refused: bool) -> None:
-    """Of a thousand classes a small set may lack the one before 255."""
+    """A small part of a set with a thousand classes may lack class 254."""
     y = torch.tensor([[[0, others], [1, 255]]])
     parts = load(TensorDataset(torch.zeros(1, 3, 2, 2), y), sizes=WHOLE).splits
     expected = pytest.raises(InputError, match=f"of 255 beside the classes 0 … {others}") if refused else nullcontext()

@@ -1,4 +1,4 @@
-"""Readers of data that cannot be had here, on tiny files of the documented layout; and of text and road scenes."""
+"""Readers of SVHN, CIFAR's shifts, CamVid, 20 Newsgroups and folders of images, on tiny files of their layouts."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_numbered_folders_are_ordered_by_value(tmp_path: Path) -> None:
 
 
 def test_a_folder_fits_the_network_it_is_for(tmp_path: Path) -> None:
-    """8 × 8 grey for a network on digits; one folder is test, and is split when sizes ask for other parts."""
+    """Images take the shape that is asked for. A folder without parts is test, unless `sizes` asks for other parts."""
     for name in ("3", "4"):
         (tmp_path / name).mkdir()
         for i in range(10):
@@ -223,7 +223,7 @@ def test_imagenet_by_name(tmp_path: Path) -> None:
 
 
 def test_real_news(big_data: Path) -> None:
-    """The published file holds what it is said to hold; making tokens of all of it takes three times as long."""
+    """The published file has the documented items. (Turning them into tokens would take three times as long.)"""
     rows = list(read_rows(big_data / FILE))
     assert Counter(row["split"] for row in rows) == {"train": 11_314, "test": 7_532}
     assert len({(row["label"], row["group"]) for row in rows}) == 20 == len({row["label"] for row in rows})

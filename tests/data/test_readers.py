@@ -1,4 +1,4 @@
-"""Readers against tiny files of each layout, and the errors that say which file to put where."""
+"""Readers of MNIST and CIFAR on tiny files of each layout, and errors that say which file to put where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from calibrant.data import load
-from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, tiles
+from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, read_mosaic
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -67,12 +67,12 @@ def test_mosaic_tiles_are_row_major(tmp_path: Path) -> None:
         row, column = divmod(i, 50)
         mosaic[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = image
     Image.fromarray(mosaic).save(tmp_path / "m.webp", lossless=True, exact=True)
-    assert np.array_equal(tiles(tmp_path / "m.webp", 4).permute(0, 2, 3, 1).numpy(), images)
+    assert np.array_equal(read_mosaic(tmp_path / "m.webp", 4).permute(0, 2, 3, 1).numpy(), images)
     with pytest.raises(FileError, match="not rows of 50 tiles"):
-        tiles(tmp_path / "m.webp", 5)
+        read_mosaic(tmp_path / "m.webp", 5)
     (tmp_path / "bad.webp").write_bytes(b"RIFF")
     with pytest.raises(FileError, match=r"bad\.webp: this image is truncated"):
-        tiles(tmp_path / "bad.webp", 4)
+        read_mosaic(tmp_path / "bad.webp", 4)
 
 
 def planes(n: int) -> np.ndarray:
@@ -148,10 +148,6 @@ def test_cifar_binaries(tmp_path: Path, name: str) -> None:
     (tmp_path / folder / f"{files[Split.TRAIN][0]}.bin").write_bytes(rows.tobytes()[:-1])
     with pytest.raises(FileError, match="whole records"):
         load(name, root=tmp_path)
-
-
-def test_bundled_data_need_no_root(tmp_path: Path) -> None:
-    assert load("digits", root=tmp_path / "nowhere").splits[Split.TEST].n == load("digits").splits[Split.TEST].n
 
 
 def test_missing_files_say_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

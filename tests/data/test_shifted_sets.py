@@ -1,4 +1,4 @@
-"""Some classes of a data set, foreign sets that fit, and a user's own shifted files."""
+"""Subsets of classes, out-of-distribution images, and a user's folders of corrupted images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_foreign_images_are_fitted_with_a_note() -> None:
 @pytest.mark.parametrize("name", ["photographs", "noise_uniform", "noise_gaussian", "digits[5-9]"])
 def test_foreign_sets_that_need_no_file(name: str) -> None:
     a, b, c = (ood_images(name, (1, 8, 8), n=20, seed=s) for s in (0, 0, 1))
-    assert a.x.shape == (20, 1, 8, 8) and a.x.dtype == torch.uint8 and torch.equal(a.x, b.x) and a.said
+    assert a.x.shape == (20, 1, 8, 8) and a.x.dtype == torch.uint8 and torch.equal(a.x, b.x) and a.note
     assert a.x.double().std() > 10 and (name == "digits[5-9]" or not torch.equal(a.x, c.x))
 
 
@@ -116,7 +116,7 @@ def test_own_foreign_images_need_no_labels(tmp_path: Path) -> None:
         Image.fromarray(picture).save(tmp_path / "folder" / str(i % 2) / f"{i}.png")
     for name in ("mine.npz", "mine.npy"):
         found = ood_images(str(tmp_path / name), (3, 8, 8), n=5)
-        assert torch.equal(found.x.permute(0, 2, 3, 1), torch.from_numpy(x[:5])) and found.said == "as it is"
+        assert torch.equal(found.x.permute(0, 2, 3, 1), torch.from_numpy(x[:5])) and found.note == "as it is"
     folder = ood_images(str(tmp_path / "folder"), (3, 8, 8), n=6).x.permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(folder, x[[0, 2, 4, 1, 3, 5]])
     assert ood_images(str(tmp_path / "folder"), (3, 8, 8), n=2).x.shape == (2, 3, 8, 8)
@@ -124,7 +124,7 @@ def test_own_foreign_images_need_no_labels(tmp_path: Path) -> None:
 
 
 def image_corruptions(folder: Path, n: int = 24, classes: int = 12, group: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """ImageNet-C's layout, TYPE/SEVERITY/CLASS/*.png, of classes numbered 0 … 11, which the alphabet would mix up."""
+    """Write ImageNet-C's layout, TYPE/SEVERITY/CLASS/*.png; in alphabetical order, class 10 would precede class 2."""
     from PIL import Image
 
     x = np.random.default_rng(0).integers(0, 256, (n, 8, 8, 3)).astype(np.uint8)

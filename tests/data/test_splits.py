@@ -1,4 +1,4 @@
-"""Splits: disjoint, exact, stratified, from one seed alone, official test untouched."""
+"""Splits are disjoint, of exact size and stratified; the seed alone decides them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calibrant.data import load
 from calibrant.data.records import Part
-from calibrant.data.splits import cut, stratify
+from calibrant.data.splits import split_parts, stratify
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.types import Split
 
@@ -76,7 +76,7 @@ def official(n: int = 100) -> dict[Split, Part]:
 
 def test_official_test_stays_test() -> None:
     for seed in (0, 1):
-        parts = cut(official(), {"validation": 10, "calibration": 0.2}, seed)
+        parts = split_parts(official(), {"validation": 10, "calibration": 0.2}, seed)
         assert parts[Split.TEST].index.tolist() == list(range(20))
         assert {name: part.n for name, part in parts.items()} == {
             Split.TRAIN: 70, Split.VALIDATION: 10, Split.CALIBRATION: 20, Split.TEST: 20,
@@ -86,18 +86,18 @@ def test_official_test_stays_test() -> None:
 
 
 def test_sizes_cap_and_drop() -> None:
-    parts = cut(official(), {"train": 12, "validation": 0, "test": 8}, 0)
+    parts = split_parts(official(), {"train": 12, "validation": 0, "test": 8}, 0)
     assert {name: part.n for name, part in parts.items()} == {Split.TRAIN: 12, Split.TEST: 8}
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(InputError, match="do not fit into 100"):
-        cut(official(), {"validation": 80, "calibration": 40}, 0)
+        split_parts(official(), {"validation": 80, "calibration": 40}, 0)
     with pytest.raises(UnknownNameError, match="did you mean 'validation'"):
         load("digits", sizes={"validaton": 3})
     with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
         load("digit")
     with pytest.raises(InputError, match="validation part must be"):
-        cut(official(), {"validation": -1}, 0)
+        split_parts(official(), {"validation": -1}, 0)
     with pytest.raises(InputError, match="no validation part"):
         load("digits", sizes={"validation": 0})["validation"]

@@ -1,4 +1,4 @@
-"""A user's own Dataset where a name would stand."""
+"""A user's Dataset, arrays or factory in place of a data set's name."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         "from torch.utils.data import TensorDataset\n"
         "def make(): return TensorDataset(torch.randn(40, 5), torch.arange(40) % 2)\n"
         "def wrong(): return 7\n"
+        "def failing(): return {}['key']\n"
     )
+    (tmp_path / "failing_module.py").write_text("1 / 0\n")
     data = load("my_own_set:make", seed=1)
     assert data.shape == (5,) and {s: p.n for s, p in data.splits.items()} == {
         "train": 24,
@@ -110,7 +112,13 @@ def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         "calibration": 4,
         "test": 8,
     }
-    for name, says in (("my_own_set:wrong", "returned int"), ("my_own_set:none", "'none'"), ("nowhere:x", "nowhere")):
+    for name, says in (
+        ("my_own_set:wrong", "returned int"),
+        ("my_own_set:none", "'none'"),
+        ("nowhere:x", "nowhere"),
+        ("my_own_set:failing", r"failing\(\), called without arguments, failed with KeyError: 'key'"),
+        ("failing_module:make", "importing 'failing_module'.*division by zero"),
+    ):
         with pytest.raises(InputError, match=says):
             load(name)
 
@@ -130,7 +138,7 @@ def test_only_vectors_of_whole_numbers_are_tokens() -> None:
     assert load((torch.randint(9, (40, 1, 4, 4)), y))["train"].x.dtype == torch.float32
 
 
-def test_errors_in_the_users_code_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_in_the_users_code_name_it() -> None:
     class Failing(Items):
         def __getitem__(self, place: int) -> Any:
             if place == 3:
@@ -141,10 +149,3 @@ def test_errors_in_the_users_code_name_it(tmp_path: Path, monkeypatch: pytest.Mo
         load(Failing([(torch.zeros(2), 0)] * 5))
     with pytest.raises(InputError, match=r"3 arrays; pass a pair \(x, y\)"):
         load((1, 2, 3))  # type: ignore[arg-type]
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "failing_set.py").write_text("def make(): return {}['key']\n")
-    (tmp_path / "failing_module.py").write_text("1 / 0\n")
-    with pytest.raises(InputError, match=r"make\(\), called without arguments, failed with KeyError: 'key'"):
-        load("failing_set:make")
-    with pytest.raises(InputError, match="importing 'failing_module'.*division by zero"):
-        load("failing_module:make")

@@ -90,12 +90,6 @@ def test_variance_is_the_papers_sum(of: str) -> None:
         assert row.variance.value == pytest.approx(total / len(items), rel=1e-9)
 
 
-def test_intervals_of_shares_end_at_0_and_1() -> None:
-    surest = student([1.0, 1.0, 0.5], "t")
-    assert surest.high == 1.0 and surest.low is not None and 0 < surest.low < 5 / 6
-    assert student([0.0, 0.0, 0.5], "t").low == 0.0 and student([0.0, 0.0, 0.5], "t", (-1.0, 1.0)).low < 0  # type: ignore[operator]
-
-
 def test_several_runs_are_means_with_students_interval() -> None:
     runs = [run(seed) for seed in range(4)]
     each = [calibration_by_level(p, LEVEL, intervals=False).rows[1].ece.value or 0.0 for p in runs]

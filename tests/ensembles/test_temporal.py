@@ -56,18 +56,6 @@ def test_each_pixel_is_smoothed_separately() -> None:
     torch.testing.assert_close(found[:, 1, 2], one)
 
 
-def test_the_class_axis_stays_where_it_is() -> None:
-    """Logits are [N, K, H, W], as most segmentation networks return them."""
-    front = nn.Conv2d(3, 4, 1)
-    last = lambda x: front(x).permute(0, 2, 3, 1)  # noqa: E731
-    frames = torch.randn(6, 3, 5, 7, generator=G)
-    with torch.no_grad():
-        expected = TemporalSmoothing(last, class_axis=-1)(frames).permute(0, 3, 1, 2)
-        for made in (TemporalSmoothing(front), TemporalSmoothing(front, class_axis=1)):
-            torch.testing.assert_close(made(frames), expected)
-        torch.testing.assert_close(TemporalSmoothing(last)(frames, class_axis=3).permute(0, 3, 1, 2), expected)
-
-
 def test_log_space_is_the_normalised_weighted_mean_of_logs() -> None:
     found = TemporalSmoothing(identity, window=1, decay=0.5, space="log")(FRAMES)
     log_p = torch.log_softmax(FRAMES.double(), -1)
@@ -86,12 +74,6 @@ def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
     for t in range(len(FRAMES)):
         both = made(torch.stack([FRAMES[t], -FRAMES[t]]), stream=["a", "b"])
         torch.testing.assert_close(both, torch.stack([whole["a"][t], whole["b"][t]]))
-
-
-def test_a_batch_of_frames_continues_its_stream() -> None:
-    made = TemporalSmoothing(identity, window=3)
-    pieces = torch.cat([made(FRAMES[:5], stream=7), made(FRAMES[5:6], stream=7), made(FRAMES[6:], stream=7)])
-    torch.testing.assert_close(pieces, restarted(made, FRAMES))
 
 
 def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 import calibrant
 from calibrant.ensembles import PEP, DeepEnsemble, MCDropout
 from calibrant.ensembles.dropout_modules import dropouts, functional_dropouts
-from calibrant.ensembles.sigma import sigma_curve
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional.noise import member_seed
 
@@ -277,16 +276,6 @@ def test_calibration_data_without_inputs_or_class_numbers(kind: str) -> None:
     data, says = REFUSED[kind]
     with pytest.raises(InputError, match=says):
         PEP.fit(nn.Linear(12, 4), data)
-
-
-def test_the_search_reports_its_progress_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[tuple[float, int, int]] = []
-    curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
-    curve.report = lambda *at: seen.append(at)
-    curve.at(0.1)
-    assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
-    PEP.fit(nn.Linear(12, 4), (X, Y), members=2, progress=True)
-    assert capsys.readouterr().out == ""
 
 
 def test_arrays_work_like_tensors_and_functions_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Files made to break a reader: one line that names the file, never a traceback, and nothing read that was not said."""
+"""Files made to break a reader are one line that names the file, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is read back, in every format; names decide what an array is."""
+"""Every format reads back what it wrote, and names alone decide what an array is."""
 
 from __future__ import annotations
 
@@ -106,10 +106,6 @@ def test_keys(tmp_path: Path) -> None:
     z, y = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), np.arange(5) % 3
     path = tmp_path / "p.npz"
     np.savez(path, outputs=z, target=y, extra=np.array("x"))
-    with pytest.raises(FileError, match=r"no key 'labels' or 'label'; keys found: outputs, target, extra"):
-        files.read(path)
-    with pytest.raises(FileError, match=r"no key 'logits' or 'probs'.*keys found: outputs, target, extra"):
-        files.read(path, labels_key="target")
     with pytest.raises(FileError, match=r"no key 'outptus' for logits; did you mean 'outputs'\? keys found: outputs"):
         files.read(path, logits_key="outptus", labels_key="target")
     got = files.read(path, logits_key="outputs", labels_key="target")
@@ -128,17 +124,9 @@ def test_both_logits_and_probs_must_be_chosen(tmp_path: Path) -> None:
         files.read(tmp_path / "q.npz")
 
 
-def test_predicted_without_confidence_is_ignored_beside_logits(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], predicted=[1, 0])
-    assert files.read(tmp_path / "p.npz").predicted is None
-
-
 def test_splits(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "test"]))
     assert files.read(tmp_path / "p.npz").split is Split.TEST
-    np.savez(tmp_path / "q.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "train"]))
-    with pytest.raises(FileError, match="split holds test and train"):
-        files.read(tmp_path / "q.npz")
     (tmp_path / "p.csv").write_text("label,logit_0,logit_1,split\n0,1,2,dev\n")
     with pytest.raises(CalibrantError, match="unknown split 'dev'"):
         files.read(tmp_path / "p.csv")
@@ -177,13 +165,3 @@ def test_parquet_forms_and_parts(tmp_path: Path) -> None:
     for path in (tmp_path / "wide.parquet", tmp_path / "lists.parquet", folder):
         got = files.read(path)
         assert got.logits is not None and np.array_equal(got.logits.numpy(), z) and got.labels.tolist() == y
-
-
-def test_segmentation(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    z, y = rng.normal(size=(2, 3, 4, 5)), rng.integers(0, 3, (2, 4, 5))
-    y[0, 0, 0] = 255
-    np.savez(tmp_path / "p.npz", logits=z, labels=y.astype(np.uint8))
-    got = files.read(tmp_path / "p.npz", class_axis=1, ignore_index=255)
-    assert got.n == 39 and got.k == 3 and got.group is not None and got.group.unique().tolist() == [0, 1]
-    assert got.logits is not None and np.array_equal(got.logits[0].numpy(), z[0, :, 0, 1])

@@ -1,4 +1,4 @@
-"""Labels and tables as people have them: text, Series, Categoricals, data frames, and the same in CSV and Parquet."""
+"""Labels as text, Series and Categoricals; data frames, CSV and Parquet tables."""
 
 from __future__ import annotations
 

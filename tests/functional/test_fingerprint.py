@@ -1,4 +1,4 @@
-"""The content hash against Python integers; every change of the content changes the hash."""
+"""The content hash against Python integers. Every change of the content changes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def splitmix(x: int) -> int:
-    """On a signed word, as int64 has it: shifts keep the sign."""
+    """SplitMix64 on a signed 64-bit word, where shifts keep the sign."""
 
     def signed(v: int) -> int:
         return (v & MASK) - (1 << 64) if v & (1 << 63) else v & MASK

@@ -22,7 +22,7 @@ SIGMAS = np.array([0, 3, 6, 8.5, 10.5, 12, 13.5, 15, 16.5, 18, 20, 23.5, 30, 42]
 @pytest.mark.parametrize("seed", MEASURED)
 @pytest.mark.parametrize("start", [0.006, 0.008378, 0.0117, 0.016, 0.025])
 def test_a_measured_curve_of_pep(seed: int, start: float) -> None:
-    """From 0.008378 a cubic through three probes has its crest on the second of them, a fifth short of the maximum."""
+    """From 0.008378, the crest of the first cubic is at a probe that is a fifth below the maximum."""
     curve = CubicSpline(SIGMAS**2, MEASURED[seed])
     grid = np.linspace(0, SIGMAS[-1], 40_001)
     best = grid[np.argmax(curve(grid**2))]

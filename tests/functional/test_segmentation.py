@@ -1,4 +1,4 @@
-"""Ignored pixels are dropped with everything that belongs to them; images of labels become items."""
+"""Pixels of label maps become items, and ignored pixels are dropped with their columns."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from calibrant.data import DATASETS
-from calibrant.data.cifar import tiles
+from calibrant.data.cifar import read_mosaic
 from calibrant.errors import FileError, UnknownNameError
 from calibrant.nn import build, load_weights
 
@@ -37,7 +37,7 @@ def test_published_networks_reach_their_published_accuracy(
     model = build(network, classes=stored["logits"].shape[1], shortcut=shortcut)
     load_weights(model, big_data / "weights" / f"{data}_{network}_{author}.npz").eval()
     mean, std = AKAMASTER if author == "akamaster" else CHENYAOFO
-    x = tiles(big_data / data / "test_00.webp", 32)[:ITEMS].float() / 255
+    x = read_mosaic(big_data / data / "test_00.webp", 32)[:ITEMS].float() / 255
     x = (x - torch.tensor(mean).reshape(3, 1, 1)) / torch.tensor(std).reshape(3, 1, 1)
     with torch.no_grad():
         logits = model(x).numpy()

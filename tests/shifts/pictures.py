@@ -1,4 +1,4 @@
-"""Images with the spectrum of natural ones, made from a seed: power ~ 1 / frequency², correlated colours."""
+"""Random images with the spectrum of natural ones, power ~ 1 / frequency², and correlated colours."""
 
 from __future__ import annotations
 

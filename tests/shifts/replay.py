@@ -1,4 +1,4 @@
-"""The numbers that calibrant drew for one item, handed to the reference in the order in which it asks."""
+"""Give the reference the random numbers that calibrant drew for one item."""
 
 from __future__ import annotations
 

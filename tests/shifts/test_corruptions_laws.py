@@ -1,4 +1,4 @@
-"""Laws over `SHIFTS`: what every corruption keeps, whatever it does to an image."""
+"""Laws that every corruption in `SHIFTS` obeys."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def test_memory_layout_does_not_matter(name: str, x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_image_alone_is_the_same_to_the_last_bit(name: str) -> None:
-    """At any size. Floats show what bytes round away: a transform of one plane took another path than one of many, and
-    a product of a plane that begins at an odd place in memory adds in another order."""
+    """At any size. Floats show differences that bytes round away: torch transforms a single plane by another algorithm
+    than several planes, and adds the products of an unaligned plane in another order."""
     shapes = ((1, 8, 8), (1, 28, 28), (3, 8, 8), (3, 9, 9), (1, 13, 9), (3, 31, 10), (3, 33, 47), (3, 101, 99))
     for shape, severity in product(shapes, (1, 4, 5)):
         x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))

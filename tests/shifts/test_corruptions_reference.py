@@ -29,7 +29,7 @@ def test_32(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_larger_images_take_the_constants_for_224(name: str) -> None:
-    """For glass blur, of which the reference is slow, where sources have moved already."""
+    """Glass blur is tested on smaller images, because its reference is slow."""
     for severity in (2, 5) if name == "glass_blur" else (1, 4):
         check(name, severity, 98 if name == "glass_blur" else 128, 1)
 
@@ -62,7 +62,7 @@ def check(name: str, severity: int, side: int, n: int) -> None:
 
 @pytest.mark.parametrize(("h", "w"), [(8, 8), (16, 12), (9, 17), (20, 20), (28, 28), (34, 34), (32, 40), (96, 100)])
 def test_jpeg_of_any_size_is_pillows(h: int, w: int) -> None:
-    """Blocks of colour cover 16 pixels: how a row is continued to whole ones shows in all of its last block."""
+    """Blocks of colour cover 16 pixels, so an error in extending a row shows in its whole last block."""
     import io
 
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Random numbers by counter: SplitMix64 by Python's integers, and what statistics says of the numbers."""
+"""The counter-based random numbers against SplitMix64 in Python integers, and statistical tests of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 
 from calibrant.shifts.noise import poisson
 from calibrant.shifts.random_numbers import GAMMA, draws, item_numbers, mix_
-from calibrant.shifts.weather import PANES, panes
+from calibrant.shifts.weather import PANES, ice_pieces
 
 CPU = torch.device("cpu")
 
@@ -88,7 +88,7 @@ STEPS = {32: (0.0543, 0.0808, 0.0808, 0.1274, 0.1553), 224: (0.0391, 0.0469, 0.0
 def test_ice_has_the_measured_moments(size: int) -> None:
     """The photographs' means, deviations within pieces, and differences of neighbours: their size and their tails."""
     numbers = draws(0, "frost", 1, 400 if size == 32 else 60, CPU)
-    ice, chosen = panes(numbers, size, size, size), numbers.integers(0, len(PANES), stream=0)
+    ice, chosen = ice_pieces(numbers, size, size, size), numbers.integers(0, len(PANES), stream=0)
     mean, within = ice.mean((0, 2, 3)), ice.var((2, 3)).mean(0).sqrt()
     assert mean.tolist() == pytest.approx(np.mean([pane[0] for pane in PANES], axis=0).tolist(), abs=0.06)
     expected = np.sqrt(np.mean([np.square(pane[1]) for pane in PANES], axis=0))

@@ -1,4 +1,4 @@
-"""AR-AdaLS from nothing: a vanilla twin, its robustness, levels, training; stages resume, mix-ups are refused."""
+"""AR-AdaLS: the vanilla twin, its distances, the levels and the training; wrong levels are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_run_stores_twin_robustness_and_epsilon(run: Path) -> None:
 
 
 def test_levels_are_equally_large(run: Path) -> None:
-    """Sorted by hand: the k-th smallest distance of n has level floor(k·R/n)."""
+    """The k-th smallest of n distances has level floor(k·R/n)."""
     held = policy_of(run)
     found = distances.read(run / "vanilla" / "robustness" / "ddn" / "train.safetensors")
     order = sorted(range(60), key=lambda i: (found.distance[i].item(), i))
@@ -79,7 +79,7 @@ def test_levels_are_equally_large(run: Path) -> None:
 
 
 def test_p_true_and_epsilon_follow_algorithm_1(run: Path, tmp_path: Path) -> None:
-    """ε after training again with every epoch's validation predictions kept, by the pseudo-code's loop."""
+    """The pseudo-code's loop over the kept validation predictions gives the same soft labels."""
     train(small(), tmp_path / "kept", replace(QUIET, keep_epochs=True, levels=run))
     held = policy_of(tmp_path / "kept")
     assert torch.equal(held["trajectory"], policy_of(run)["trajectory"])
@@ -128,7 +128,7 @@ def test_on_the_fly_levels_are_measured_on_the_network_in_training(run: Path, tm
 
 
 def test_of_ensemble_learns_from_the_pooled_prediction(run: Path, tmp_path: Path) -> None:
-    """Members in lock-step share soft labels; the gap is that of the mean probability (AR §5.3)."""
+    """The members share their soft labels, and the gap is that of their mean probability (AR §5.3)."""
     from calibrant import files
 
     train(small("members=3"), tmp_path / "of", replace(QUIET, levels=run, keep_epochs=True))
@@ -203,18 +203,18 @@ def test_distances_of_both_parts_are_of_one_network_and_edition(
 
 def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path: Path) -> None:
     members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
-    fresh = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    fresh = distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
     path = tmp_path / "ddn" / "test.safetensors"
     for edition in (fresh.edition, fresh.edition - 1):
         distances.write(path, replace(fresh, distance=2 * fresh.distance, edition=edition))
-        found = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+        found = distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
         kept = 2.0 if edition == fresh.edition else 1.0
         assert torch.equal(found.distance, kept * fresh.distance)
     assert distances.read(path).edition == fresh.edition
 
 
 def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) -> None:
-    """A measurement that was killed before the ruler's defaults changed is begun anew, and leaves nothing behind."""
+    """A measurement that was killed before the ruler's defaults changed starts again, and its chunks are removed."""
     members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
     weights = distances.weights_hash(members[0])
     for former in (f"test.{weights[:8]}.parts", f"test.{weights[:8]}-00000000.parts"):
@@ -223,7 +223,7 @@ def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) ->
         (left / "robustness.json").write_text(
             json.dumps({"chunk": 256, "model": weights, "settings": {"iterations": 9}})
         )
-    distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
     assert [path.name for path in (tmp_path / "ddn").iterdir()] == ["test.safetensors"]
 
 
@@ -276,7 +276,7 @@ def test_pooled_members_are_attacked_as_one() -> None:
 def test_the_path_in_a_record_of_levels_is_never_opened(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies outside a run is read where the user names it, wherever that has moved to, and nowhere else."""
+    """Files outside a run are read only where the user says they are."""
     here = tmp_path / "here"
     shutil.copytree(run, here / "one")
     monkeypatch.chdir(here)

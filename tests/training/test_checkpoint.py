@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, two kept, and any damage found."""
+"""Checkpoints: the last two are kept, and any damage is found."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_no_intact_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 
 def test_tensors_without_json_are_ignored(tmp_path: Path) -> None:
-    """What a kill between the two writes leaves."""
+    """A kill between the two writes leaves the tensors alone."""
     save(tmp_path, sample(1))
     (tmp_path / "00002.safetensors").write_bytes(b"half")
     found = latest(tmp_path, pytest.fail)

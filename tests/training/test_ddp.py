@@ -1,4 +1,4 @@
-"""Two gloo processes that share each batch are one process: same losses, same weights, on a net without BatchNorm."""
+"""Two gloo processes that share each batch get the losses and weights of one process (without BatchNorm)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU: a captured step does what the eager one does, and capturing it leaves nothing changed."""
+"""On a GPU, captured steps give the losses and weights of eager ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two trainings on one folder: the second is refused with the first one's process id; a kill frees the folder."""
+"""A second training in the same folder is refused with the process id of the first; a kill frees the folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_second_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    """Many that come and go at once: never two inside, and some get in."""
+    """Of many threads that try at once, never two hold the lock, and some get it."""
     inside, most, refused = 0, 0, 0
     count = threading.Lock()
 

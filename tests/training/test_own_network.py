@@ -1,4 +1,4 @@
-"""`calibrant.train(recipe, network=…, data=…)`: a network of the user's own, as a module or as what makes one."""
+"""`calibrant.train(recipe, network=…, data=…)` takes a network, or a function that makes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while it works, and what its log holds after kills."""
+"""The messages and the log of a training."""
 
 from __future__ import annotations
 

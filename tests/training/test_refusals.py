@@ -1,4 +1,4 @@
-"""Before anything is written: what cannot train is refused whole; and what a recipe, or a caller, may hand in."""
+"""A training that cannot work is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.data import Batches, load
 from calibrant.errors import CalibrantError, DivergedError, InputError
 from calibrant.training import How, Recipe, read, select, train
 from calibrant.training import load as load_run
-from calibrant.training.components import components, known_of
+from calibrant.training.components import components, known_values
 from calibrant.training.networks import networks
 from calibrant.types import Split
 
@@ -164,7 +164,7 @@ def test_a_folder_of_images_is_trained_on_by_worker_processes(tmp_path: Path) ->
 
 
 def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
-    """Half of a batch moves within ε of its pixels, its targets towards uniform; the run repeats itself."""
+    """Half of a batch moves by at most ε, its targets move towards uniform, and the run is reproducible."""
     recipe = read("digits/ccat", ["epochs=1", "network.hidden=[16]", "transforms.0.attack={name='pgd', iterations=2}"])
     runs = [train(recipe, tmp_path / name, QUIET)["metrics"] for name in ("a", "b")]
     assert runs[0] == runs[1]
@@ -172,7 +172,7 @@ def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
     assert all(torch.equal(v, b[k]) for k, v in a.items())
     data = load("digits")
     [network] = networks(recipe, data)
-    [ccat] = components(recipe, known_of(data)).transforms
+    [ccat] = components(recipe, known_values(data)).transforms
     x, y, index = next(iter(Batches(data["train"], 32, mean=data.mean, std=data.std)))
     q = F.one_hot(y, 10).float()
     moved, soft = ccat(network, x, q, index, torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""What `calibrant.train` returns: a dict as in `metrics.json`, and an object one wants to look at."""
+"""`calibrant.train` returns the content of `metrics.json` as a dict that shows its main results."""
 
 from __future__ import annotations
 

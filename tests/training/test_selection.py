@@ -1,4 +1,4 @@
-"""A grid, a criterion, a split: the record says what was chosen on what, and calls an oracle an oracle."""
+"""A search records its points, its choice and the split of the choice; a choice on test is an oracle choice."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 import pytest
 
 from calibrant.errors import InputError
-from calibrant.training import How, load, read, select, train
+from calibrant.training import How, Recipe, load, read, select, train
 from calibrant.training.selection import best
-from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
 GRID = "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece', split='%s'}"
 
 
-def recipe(split: str = "validation") -> object:
+def recipe(split: str = "validation") -> Recipe:
     return read("digits/smoothing", ["epochs=3", "network.hidden=[32]", GRID % split])
 
 
 def test_the_best_on_validation_is_chosen_and_the_oracle_recorded(tmp_path: Path) -> None:
-    record = select(recipe(), tmp_path / "run", QUIET)  # type: ignore[arg-type]
+    record = select(recipe(), tmp_path / "run", QUIET)
     assert [p["settings"] for p in record["points"]] == [{"targets.epsilon": 0.0}, {"targets.epsilon": 0.3}]
     eces = [p["metrics"]["validation"]["ece"] for p in record["points"]]
     assert record["chosen"]["metrics"]["validation"]["ece"] == min(eces)
@@ -36,19 +35,14 @@ def test_the_best_on_validation_is_chosen_and_the_oracle_recorded(tmp_path: Path
 
 
 def test_a_stopped_search_resumes(tmp_path: Path) -> None:
-    whole = select(recipe(), tmp_path / "a", QUIET)  # type: ignore[arg-type]
-    first = recipe().points()[0][1]  # type: ignore[attr-defined]
+    whole = select(recipe(), tmp_path / "a", QUIET)
+    first = recipe().points()[0][1]
     name = Path(whole["points"][0]["folder"]).name
     train(first, tmp_path / "b" / "points" / name, QUIET)  # what a kill after the first point leaves
-    again = select(recipe(), tmp_path / "b", QUIET)  # type: ignore[arg-type]
+    again = select(recipe(), tmp_path / "b", QUIET)
     assert again["chosen"] == whole["chosen"] and again["key"] == whole["key"]
     with pytest.raises(InputError, match="other settings"):
-        select(recipe("test"), tmp_path / "b", QUIET)  # type: ignore[arg-type]
-
-
-def test_a_choice_on_test_is_an_oracle_choice() -> None:
-    chosen = recipe("test").selection  # type: ignore[attr-defined]
-    assert chosen.oracle and chosen.split == Split.TEST
+        select(recipe("test"), tmp_path / "b", QUIET)
 
 
 def test_directions_and_absent_values() -> None:
@@ -64,6 +58,7 @@ def test_directions_and_absent_values() -> None:
 
 def test_a_selection_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has a selection"):
-        train(recipe(), tmp_path, QUIET)  # type: ignore[arg-type]
+        train(recipe(), tmp_path, QUIET)
+    assert (chosen := recipe("test").selection) is not None and chosen.oracle
     with pytest.raises(InputError, match="no selection"):
         select(read("digits/focal"), tmp_path, QUIET)

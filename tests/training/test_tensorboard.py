@@ -1,4 +1,4 @@
-"""`--tensorboard`: events that TensorBoard itself reads back, the log's numbers, also after a resume."""
+"""`--tensorboard` writes the numbers of the log, also after a resume; TensorBoard reads them back."""
 
 from __future__ import annotations
 

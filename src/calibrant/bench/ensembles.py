@@ -5,7 +5,9 @@ The networks predict in float32, whatever precision they were trained in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,24 @@ CURVE = ("nll", "accuracy", "ece", "auroc")
 BATCH = 500
 
 
-def batches(part: Part, trained: Trained, device: torch.device) -> Batches:
-    """The items, normalised for the network of a run."""
-    return Batches(part, BATCH, device=device, mean=trained.mean, std=trained.std)
+@dataclass(frozen=True)
+class Loaded:
+    """A training whose networks predict on a device, with its data."""
+
+    run: Path
+    trained: Trained
+    seed: int
+    device: torch.device
+    data: Data
+
+    @cached_property
+    def members(self) -> list[nn.Module]:
+        return [m.to(self.device) for m in self.trained.members]
+
+    def batches(self, part: Part | Split) -> Batches:
+        """The items, or those of a split, normalised for the networks."""
+        part = self.data[part] if isinstance(part, Split) else part
+        return Batches(part, BATCH, device=self.device, mean=self.trained.mean, std=self.trained.std)
 
 
 def checkpoints_wanted(ensemble: Choice, epochs: int) -> int:
@@ -44,34 +61,22 @@ def checkpoints_wanted(ensemble: Choice, epochs: int) -> int:
     return min(epochs, int(ensemble.options.get("epochs", max(2, epochs // 3))))
 
 
-def build_ensemble(
-    ensemble: Choice,
-    run: Path,
-    members: Sequence[nn.Module],
-    trained: Trained,
-    seed: int,
-    device: torch.device,
-    data: Data,
-) -> tuple[Ensemble, dict[str, Any]]:
+def build_ensemble(ensemble: Choice, loaded: Loaded) -> tuple[Ensemble, dict[str, Any]]:
     """The ensemble, and what to record of it: its size, and the σ of PEP."""
     for key in ensemble.options:
         if key not in OPTIONS:
             raise unknown(f"option of ensemble {ensemble.name!r}", key, OPTIONS)
-    folder = chosen(run)
-
-    def of(split: Split) -> Batches:
-        return batches(data[split], trained, device)
-
+    folder = chosen(loaded.run)
     options = {k: v for k, v in ensemble.options.items() if k != "epochs"}
     made = assemble(
         ensemble.name,
         Ingredients(
-            list(members),
+            loaded.members,
             **options,
-            seed=seed,
-            held_out=lambda: of(Split.CALIBRATION),
+            seed=loaded.seed,
+            held_out=lambda: loaded.batches(Split.CALIBRATION),
             checkpoints=lambda: list(kept_weights(folder).values()),
-            training=lambda: (x for x, _, _ in of(Split.TRAIN)),
+            training=lambda: (x for x, _, _ in loaded.batches(Split.TRAIN)),
             class_axis=-1,  # as for every network trained here
         ),
     )
@@ -91,8 +96,9 @@ class _Images:
         return (x for x, _, _ in self._batches)
 
 
-def size_curve(made: Ensemble, test: Batches, data: Data) -> tuple[Predictions, dict[str, list[float | None]]]:
+def size_curve(made: Ensemble, loaded: Loaded) -> tuple[Predictions, dict[str, list[float | None]]]:
     """The pooled predictions of the test set, and the metrics of the first 1, 2, … members."""
+    data, test = loaded.data, loaded.batches(Split.TEST)
     labels = torch.cat([y for _, y, _ in test]).cpu()
     ids = [f"{i}" for i in data[Split.TEST].index.tolist()]
     about: dict[str, Any] = {"split": Split.TEST, "classes": data.classes, "ids": ids, "raw": made.size == 1}

@@ -208,39 +208,36 @@ def _variants(
     """Measure every predictor as it is and after each calibrator, on clean data and under every shift.
 
     Returns the variants, and `extras` with more numbers."""
-    asked, out, beyond = shifted.Asked.of(experiment.shifts), Variants(), Variants()
+    shifts, clean, moved = shifted.Shifts.of(experiment.shifts), Variants(), Variants()
     for name, (calibration, test) in found.items():
-        there = (folders or {}).get(name, ())
+        predictions = (folders or {}).get(name, ())
         # without the guard of `calibrant.fit`, which fits five times more and changes no number of a cell
-        fitted = {c: resolve(m.name, dict(m.options)).fit(calibration) for c, m in experiment.maps.items()}
-        cells, members = shifted.read([f / SHIFTED for f in there]) if asked.suites and there else ({}, {})
-        for calibrator, map_ in {"": None, **fitted}.items():
+        maps = {c: resolve(m.name, dict(m.options)).fit(calibration) for c, m in experiment.maps.items()}
+        cells, members = shifted.read([f / SHIFTED for f in predictions]) if shifts.suites and predictions else ({}, {})
+        for calibrator, map_ in {"": None, **maps}.items():
             own = _variant_name(name, calibrator)
-            out[own] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
+            mapped = (lambda p: p) if map_ is None else map_.predictions
+            items = {AS_TRAINED: mapped(test)}
+            if predictions:
+                items |= {d: mapped(predicted(predictions[0], d, split_of(d))) for d in shifts.datasets}
+            if shifts.levels and name == AS_TRAINED:
+                items |= robustness.parts(predictions[0], items[AS_TRAINED])
+            metrics = {shift: evaluate(p, metrics=experiment.metrics) for shift, p in items.items()}
+            clean[own] = metrics.pop(AS_TRAINED)
+            moved |= {_variant_name(shift, own): row for shift, row in metrics.items()}
             if map_ and experiment.maps[calibrator].name == "temperature":
                 extras[own] = map_.summary()["temperature"]
-            for data in asked.datasets if there else ():
-                p = predicted(there[0], data, split_of(data))
-                moved = evaluate(map_.predictions(p) if map_ else p, metrics=experiment.metrics)
-                beyond[_variant_name(data, own)] = moved
-            if asked.levels and name == AS_TRAINED:
-                for level, p in robustness.parts(there[0], map_.predictions(test) if map_ else test):
-                    beyond[_variant_name(level, own)] = evaluate(p, metrics=experiment.metrics)
             if cells:
-                rows, more = shifted.rows(
-                    cells, raw=test.raw and len(_members(test)) == 1, fitted=map_, against=reference
-                )
-                outside = rows.pop(shifted.HELD_OUT, {})
-                out[own] = {**out[own], **outside}
-                beyond |= {_variant_name(shift, own): row for shift, row in rows.items()}
-                extras |= {
-                    "_".join(w for w in (k, name if name != AS_TRAINED else "") if w): v for k, v in more.items()
-                }
+                raw = test.raw and len(_members(test)) == 1
+                rows, more = shifted.rows(cells, raw=raw, fitted=map_, against=reference)
+                clean[own] = {**clean[own], **rows.pop(shifted.HELD_OUT, {})}
+                moved |= {_variant_name(shift, own): row for shift, row in rows.items()}
+                extras |= {key if name == AS_TRAINED else f"{key}_{name}": value for key, value in more.items()}
         for shift, row in shifted.variances(members, cells).items():
-            beyond[shift] = {**beyond[shift], **{m: Estimate(v) for m, v in row.items()}}
+            moved[shift] = {**moved[shift], **{m: Estimate(v) for m, v in row.items()}}
     if (variance := extras.pop("variance", None)) is not None:
-        out[AS_TRAINED] = {**out[AS_TRAINED], "variance": Estimate(variance)}
-    return out | beyond, extras
+        clean[AS_TRAINED] = {**clean[AS_TRAINED], "variance": Estimate(variance)}
+    return clean | moved, extras
 
 
 def _variant_name(*words: str) -> str:

@@ -18,20 +18,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from calibrant.bench import robustness, shifted, video
-from calibrant.bench.ensembles import batches, build_ensemble, checkpoints_wanted, size_curve
+from calibrant.bench.ensembles import Loaded, build_ensemble, checkpoints_wanted, size_curve
 from calibrant.bench.store import BOTH
-from calibrant.data import Data, load
+from calibrant.data import Data, Part, load
 from calibrant.ensembles import DeepEnsemble
 from calibrant.ensembles.prediction import predict as predict_with
 from calibrant.errors import InputError
 from calibrant.files import hashed, read, write
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
-from calibrant.training.run_folder import Trained
-from calibrant.training.run_folder import load as load_run
 from calibrant.training.settings import Choice, plain
 from calibrant.types import Predictions, Split, jsonable
 
@@ -50,7 +46,7 @@ def checkpoints(experiment: Experiment, scale: Scale) -> int:
     return max((checkpoints_wanted(e, epochs) for e in experiment.ensembles_at(scale)), default=0)
 
 
-def wanted(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dict[str, Any]:
+def request(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dict[str, Any]:
     """What an experiment asks of a predictor, as plain JSON; if nothing is true, the run's own predictions suffice."""
     video_of = experiment.ensembles_at(scale) if experiment.block is not None else ()
     return {
@@ -64,73 +60,80 @@ def wanted(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dic
 
 
 def predict(
-    experiment: Experiment,
-    ensemble: Choice | None,
-    seed: int,
-    scale: Scale,
-    run: Path,
-    out: Path,
-    device: torch.device,
-    data: Data,
-    root: Any,
+    experiment: Experiment, ensemble: Choice | None, scale: Scale, loaded: Loaded, out: Path, root: str | Path | None
 ) -> None:
     """Write everything that the experiment asks of a predictor into the folder `out`, the record last."""
     start = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
-    trained, record = load_run(run), dict[str, Any]()
-    members = [m.to(device) for m in trained.members]
-    made: Any = members[0] if len(members) == 1 else DeepEnsemble(members)
     if experiment.block is not None:
-        every = {AS_TRAINED: made}
-        for choice in experiment.ensembles_at(scale):
-            every[choice.name], more = build_ensemble(choice, run, members, trained, seed, device, data)
-            record |= more
-        record["video"] = video.measured(experiment, every, trained, data, device, scale == "smoke")
+        record = _predict_video(experiment, scale, loaded)
     else:
-        if ensemble is not None:
-            made, record = build_ensemble(ensemble, run, members, trained, seed, device, data)
-            record["curve"] = _predict_ensemble(made, trained, data, device, out)
-        asked, network = shifted.Asked.of(experiment.shifts), members if len(members) > 1 else members[0]
-        if asked.suites:
-            shifted.ask(made, asked.suites, trained, data, out / SHIFTED, device, root, scale)
-        if asked.levels and ensemble is None:
-            robustness.ask(members, data, run, out, device)
-        if asked.attacks:
-            record["attacks"] = {a: shifted.attacked(made, a, trained, data, device, scale) for a in asked.attacks}
-        if wanted(experiment, ensemble, scale)["features"]:
-            for split in BOTH:
-                p = _predict(network, data, split, trained, device, features=True, classes=data.classes)
-                write(out / f"{FEATURED}-{split.value}.npz", p)
-        for name, other in _same_task(asked.datasets, data, root).items():
-            split = split_of(name)
-            if ensemble is None:
-                p = _predict(network, other, split, trained, device)
-            else:
-                items = batches(other[split], trained, device)
-                p = made.predict(items, split=split, device=device, classes=data.classes, class_axis=-1)
-            write(out / f"{name}-{split.value}.npz", p)
+        record = _predict_items(experiment, ensemble, scale, loaded, out, root)
     hashed.write(out / RECORD, jsonable({**record, "seconds": time.perf_counter() - start}))
 
 
-def _predict_ensemble(
-    made: Any, trained: Trained, data: Data, device: torch.device, out: Path
-) -> dict[str, list[float | None]]:
+def _predict_video(experiment: Experiment, scale: Scale, loaded: Loaded) -> dict[str, Any]:
+    """What to record of a video: the metrics of the network, its ensembles and the stream."""
+    every, record = {AS_TRAINED: _network(loaded)}, dict[str, Any]()
+    for choice in experiment.ensembles_at(scale):
+        every[choice.name], more = build_ensemble(choice, loaded)
+        record |= more
+    return {**record, "video": video.measured(experiment, every, loaded, scale == "smoke")}
+
+
+def _predict_items(
+    experiment: Experiment, ensemble: Choice | None, scale: Scale, loaded: Loaded, out: Path, root: str | Path | None
+) -> dict[str, Any]:
+    """Write the predictions of items, clean and shifted; return what to record of them."""
+    made, record = _network(loaded), dict[str, Any]()
+    if ensemble is not None:
+        made, record = build_ensemble(ensemble, loaded)
+        record["curve"] = _predict_ensemble(made, loaded, out)
+    shifts, data = shifted.Shifts.of(experiment.shifts), loaded.data
+    if shifts.suites:
+        shifted.predict_cells(made, shifts.suites, loaded, out / SHIFTED, root, scale)
+    if shifts.levels and ensemble is None:
+        robustness.rank_items(loaded, out)
+    if shifts.attacks:
+        record["attacks"] = {name: shifted.measure_attack(made, name, loaded, scale) for name in shifts.attacks}
+    if request(experiment, ensemble, scale)["features"]:
+        for split in BOTH:
+            p = _predict(loaded, data[split], split, features=True, classes=data.classes)
+            write(out / f"{FEATURED}-{split.value}.npz", p)
+    for name, other in _same_task(shifts.datasets, data, root).items():
+        split = split_of(name)
+        if ensemble is None:
+            p = _predict(loaded, other[split], split)
+        else:
+            options: dict[str, Any] = {"device": loaded.device, "classes": data.classes, "class_axis": -1}
+            p = made.predict(loaded.batches(other[split]), split=split, **options)
+        write(out / f"{name}-{split.value}.npz", p)
+    return record
+
+
+def _network(loaded: Loaded) -> Any:
+    """The network of a training; several members are a deep ensemble."""
+    members = loaded.members
+    return members[0] if len(members) == 1 else DeepEnsemble(members)
+
+
+def _predict_ensemble(made: Any, loaded: Loaded, out: Path) -> dict[str, list[float | None]]:
     """Write an ensemble's pooled predictions; return the test metrics of the first 1, 2, … members (SS Fig. 3)."""
-    calibration, test = (batches(data[split], trained, device) for split in BOTH)
-    options: dict[str, Any] = {"device": device, "classes": data.classes, "class_axis": -1}
-    write(out / f"{OWN}-calibration.npz", made.predict(calibration, split=Split.CALIBRATION, **options))
-    p, curve = size_curve(made, test, data)
+    options: dict[str, Any] = {"device": loaded.device, "classes": loaded.data.classes, "class_axis": -1}
+    calibration = made.predict(loaded.batches(Split.CALIBRATION), split=Split.CALIBRATION, **options)
+    write(out / f"{OWN}-calibration.npz", calibration)
+    p, curve = size_curve(made, loaded)
     write(out / f"{OWN}-test.npz", p)
     return curve
 
 
-def _predict(
-    network: Any, data: Data, split: Split, trained: Trained, device: torch.device, **options: Any
-) -> Predictions:
-    return predict_with(network, batches(data[split], trained, device), device=device, split=split, **options)
+def _predict(loaded: Loaded, part: Part, split: Split, **options: Any) -> Predictions:
+    members = loaded.members
+    network: Any = members[0] if len(members) == 1 else members
+    return predict_with(network, loaded.batches(part), device=loaded.device, split=split, **options)
 
 
-def _same_task(names: tuple[str, ...], data: Data, root: Any) -> Mapping[str, Data]:
+def _same_task(names: tuple[str, ...], data: Data, root: str | Path | None) -> Mapping[str, Data]:
     sets = {name: data if name == shifted.TRAINING else load(name, root=root) for name in names}
     for name, other in sets.items():
         if other.k != data.k or tuple(other.shape) != tuple(data.shape):

@@ -11,15 +11,15 @@ stored beside the attacked network, where `calibrant probe --what robustness` fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.attacks import levels
 from calibrant.attacks.store import EDITION
-from calibrant.data import Data
+from calibrant.bench.ensembles import Loaded
 from calibrant.files import hashed
 from calibrant.functional.scores import reduce
 from calibrant.training import distances
@@ -31,9 +31,10 @@ MADE_BY = {"count": COUNT, "ruler": RULER, "edition": EDITION}
 FILE = "levels.json"
 
 
-def ask(members: Sequence[nn.Module], data: Data, run: Path, out: Path, device: torch.device) -> None:
+def rank_items(loaded: Loaded, out: Path) -> None:
     """Attack the test items and write the rank of each; the least robust has rank 0."""
-    found = distances.measured(members, data, Split.TEST, run / distances.FOLDER, ruler=RULER, device=device)
+    store = loaded.run / distances.FOLDER
+    found = distances.load_or_measure(loaded.members, loaded.data, Split.TEST, store, ruler=RULER, device=loaded.device)
     hashed.write(out / FILE, {"rank": _ranks(found.distance).tolist()})
 
 

@@ -37,7 +37,7 @@ def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: P
 
 
 @dataclass(frozen=True)
-class Ran:
+class Result:
     """The result of a call: the cells that are in the store now, and the outcome of every step that is not done."""
 
     cells: tuple[Cell, ...]
@@ -53,7 +53,7 @@ def run(
     deadline: float | None = None,
     reserve: float = 0.0,
     say: Callable[[Outcome], None] = lambda outcome: None,
-) -> Ran:
+) -> Result:
     """Measure every cell that is not in the store. `seeds` None means as many seeds as in the paper."""
     for e in experiments:
         check(e)
@@ -69,7 +69,7 @@ def run(
                 _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
     store = Store(place.results, lambda error: None)  # a damaged cell was reported as a failed step
     found = [store.find(e, seed, scale) for e, seed in cells]
-    return Ran(tuple(c for c in found if c is not None), tuple(left))
+    return Result(tuple(c for c in found if c is not None), tuple(left))
 
 
 def _file_failure(outcome: Outcome, cells: Sequence[Measure], place: Place) -> None:

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Bounds, assess
 from calibrant.attacks.measures import predicted
+from calibrant.bench.ensembles import Loaded
 from calibrant.bench.robustness import LEVELS
-from calibrant.data import DATASETS, Batches, Data
+from calibrant.data import DATASETS, Batches
 from calibrant.data import load as load_data
 from calibrant.data.ood import GENERATED, ood_images
 from calibrant.data.subsets import complement, split_name
@@ -41,7 +42,6 @@ from calibrant.metrics.ood import OODReport
 from calibrant.papers import Experiment, Scale
 from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS, SUBSETS
-from calibrant.training.run_folder import Trained
 from calibrant.types import Estimate, Split
 
 CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
@@ -57,7 +57,7 @@ Rows = dict[str, dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Shifts:
     """The names in an experiment's shifts, sorted by kind."""
 
     datasets: tuple[str, ...]  # of the same task; `train` is one
@@ -66,7 +66,7 @@ class Asked:
     levels: bool
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> Asked:
+    def of(cls, names: Sequence[str]) -> Shifts:
         """Sort the names; an unknown one is an error."""
         suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
@@ -98,10 +98,11 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
     )
 
 
-def ask(
-    predictor: Any, suites: Sequence[str], trained: Trained, data: Data, to: Path, device: Any, root: Any, scale: Scale
+def predict_cells(
+    predictor: Any, suites: Sequence[str], loaded: Loaded, to: Path, root: str | Path | None, scale: Scale
 ) -> None:
     """Write the predictor's logits of every cell into a folder; those that are there already are not computed again."""
+    data, trained, device = loaded.data, loaded.trained, loaded.device
     part = images_only(data[Split.TEST], data.name)
     material = Material(
         part,
@@ -114,12 +115,11 @@ def ask(
     run(subject, material, planned(wanted, calibration=False), Folder.begin(to, {"choice": vars(wanted)}))
 
 
-def attacked(
-    predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale
-) -> dict[str, float | None]:
+def measure_attack(predictor: Any, name: str, loaded: Loaded, scale: Scale) -> dict[str, float | None]:
     """The accuracy and success rate of an attack with its default settings, on the first items of the test set."""
+    data, trained = loaded.data, loaded.trained
     part = limited(images_only(data[Split.TEST], data.name), SMOKE_ATTACKED if scale == "smoke" else ATTACKED)
-    batches = Batches(part, part.n, device=device, mean=trained.mean, std=trained.std)
+    batches = Batches(part, part.n, device=loaded.device, mean=trained.mean, std=trained.std)
     x, y, _ = next(iter(batches))
     attack = ATTACKS[name](bounds=Bounds(mean=trained.mean, std=trained.std))
     if not bool((predicted(predictor, attack, x).cpu() == y.cpu()).any()):  # after a smoke run, all may be wrong
@@ -211,7 +211,7 @@ def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> d
 
 def check(experiment: Experiment) -> None:
     """Refuse an experiment that cannot be measured, before anything is trained."""
-    asked = Asked.of(experiment.shifts)
+    asked = Shifts.of(experiment.shifts)
     if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets or asked.levels):
         raise InputError(
             f"{experiment.name}: a pool of trainings has no ensembles, attacks, levels or other data sets of its own"

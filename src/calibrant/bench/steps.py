@@ -17,18 +17,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from calibrant.bench.downloaded import Downloaded
+from calibrant.bench.ensembles import Loaded
 from calibrant.bench.measure import measured, measured_from_logits
 from calibrant.bench.place import BenchStep, Place
-from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, wanted
+from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, request
 from calibrant.bench.store import KEY_LENGTH, Cell, read_body
 from calibrant.bench.train import Train
 from calibrant.errors import FileError
 from calibrant.executors import Step
+from calibrant.files.paths import visible
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.papers.experiment import EDITIONS
 from calibrant.training.environment import threads
 from calibrant.training.recipe import digest
 from calibrant.training.run import make_fabric
+from calibrant.training.run_folder import load
 from calibrant.training.settings import Choice
 
 
@@ -55,8 +58,8 @@ class Predict(BenchStep):
 
     @cached_property
     def key(self) -> str:
-        request = wanted(self.experiment, self.ensemble, self.scale)
-        return f"predict-{digest([EDITIONS['predict'], self.network.key, request, self.seed])[:KEY_LENGTH]}"
+        asked = request(self.experiment, self.ensemble, self.scale)
+        return f"predict-{digest([EDITIONS['predict'], self.network.key, asked, self.seed])[:KEY_LENGTH]}"
 
     @property
     def name(self) -> str:
@@ -76,9 +79,13 @@ class Predict(BenchStep):
 
     def run(self, deadline: float | None) -> None:
         how, network = self.place.how, self.network
-        device, data = make_fabric(network.recipe, how).device, network.data()
-        request = (self.experiment, self.ensemble, self.seed, self.scale)
-        predict(*request, network.folder, self.folder, device, data, how.root)
+        device = make_fabric(network.recipe, how).device
+        loaded = Loaded(network.folder, load(network.folder), self.seed, device, network.data())
+        predict(self.experiment, self.ensemble, self.scale, loaded, self.folder, how.root)
+
+    def progress(self) -> str:
+        sets = len(visible(self.folder / SHIFTED / "cells", "*.npz"))
+        return f"{sets} shifted sets predicted" if sets else ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class Measure(BenchStep):
         return {
             AS_TRAINED if e is None else e.name: [Predict(alone, e, s, self.scale, self.place) for s in seeds]
             for e in predictors(alone, self.scale)
-            if any(wanted(alone, e, self.scale).values())
+            if any(request(alone, e, self.scale).values())
         }
 
     @property

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.bench.ensembles import Loaded
 from calibrant.data import Batches, Data
 from calibrant.ensembles import Ensemble, TemporalSmoothing
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 from calibrant.papers import AS_TRAINED, Experiment
 from calibrant.papers.ss_camvid import TEMPORAL
-from calibrant.training.run_folder import Trained
 from calibrant.types import Split
 
 WATCHED = 4
@@ -35,13 +35,14 @@ def watched(data: Data) -> Data:
 
 
 def measured(
-    experiment: Experiment, predictors: Mapping[str, Any], trained: Trained, data: Data, device: Any, smoke: bool
+    experiment: Experiment, predictors: Mapping[str, Any], loaded: Loaded, smoke: bool
 ) -> dict[str, dict[str, Any]]:
     """Variant → metric → [value, low, high], for the network, its ensembles and the stream."""
     assert experiment.block is not None
-    part = data[Split.VALIDATION]
+    part = loaded.data[Split.VALIDATION]
     part = part.take(torch.arange(min(part.n, SMOKE_FRAMES)), Split.VALIDATION) if smoke else part
-    frames = Batches(part, 1, device=device, mean=trained.mean, std=trained.std)
+    trained = loaded.trained
+    frames = Batches(part, 1, device=loaded.device, mean=trained.mean, std=trained.std)
     asked: dict[str, Callable[[Tensor], Tensor]] = {name: _call(p) for name, p in predictors.items()}
     last = list(predictors.values())[-1]  # the ensemble, where there is one
     stream = TemporalSmoothing(last, class_axis=-1)

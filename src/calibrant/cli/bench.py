@@ -87,7 +87,6 @@ def run(
     how = How(device, root=data_root, quiet=not bar, factory=factory, keep_epochs=keep_epochs)
     words = ["calibrant bench run", *what, "--epochs" if epochs else "--scale", f"{size}"]
     command = " ".join([*words, *(f"--set {s}" for s in settings or ())])
-
     report = Reporting(_pool(parallel, device, ray), partial(say, err=True))
     made = run_steps(
         asked,

@@ -23,9 +23,9 @@ from calibrant.data.imagenet import IMAGENET, IMAGENET_V2
 from calibrant.data.label_maps import mark_parts
 from calibrant.data.mnist import FASHION_MNIST, MNIST
 from calibrant.data.news20 import NEWS20
-from calibrant.data.records import Data, DatasetSpec, Part, Raw, Size, channel_moments, check_files, numbered_classes
-from calibrant.data.splits import cut
-from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
+from calibrant.data.records import Data, DatasetSpec, Part, Raw, Size, channel_moments, check_parts, numbered_classes
+from calibrant.data.splits import split_parts
+from calibrant.data.subsets import class_numbers, keep_classes, scale_sizes, split_name
 from calibrant.data.svhn import SVHN
 from calibrant.data.torch_dataset import Given, imported, parts_of
 from calibrant.errors import FileError, InputError, suggest_names, unknown
@@ -92,11 +92,11 @@ def load(
         if any(part.items is not None for part in raw.parts.values()):
             raise InputError(f"{name_or_dataset}: to choose classes of a folder, pass a folder that holds only them")
         numbers = class_numbers(chosen, classes, name)
-        whole, raw = raw, restricted(raw, numbers, classes)
+        whole, raw = raw, keep_classes(raw, numbers, classes)
         classes = raw.classes or ()
         if Split.TRAIN in raw.parts:
-            usual = scaled(usual, raw.parts[Split.TRAIN].n / max(1, whole.parts[Split.TRAIN].n))
-    splits = mark_parts(cut(raw.parts, {**usual, **(sizes or {})}, seed), ignore_index, name)
+            usual = scale_sizes(usual, raw.parts[Split.TRAIN].n / max(1, whole.parts[Split.TRAIN].n))
+    splits = mark_parts(split_parts(raw.parts, {**usual, **(sizes or {})}, seed), ignore_index, name)
     first = next(iter(splits.values()))
     size = spec.shape if first.items is not None else tuple(first.x.shape[1:])  # scenes may have another size
     return Data(name_or_dataset, splits, classes, size, spec.mean, spec.std)
@@ -157,7 +157,7 @@ def _find(spec: DatasetSpec, root: str | Path | None) -> Raw:
             place = under if under and layout.files else Path()  # bundled data need no root
             with readable(place.joinpath(*layout.files[:1]), f"a file of {spec.name}"):
                 raw = layout.read(place)
-            check_files(raw, spec)
+            check_parts(raw, spec)
             return raw
         if len(missing) < len(layout.files):
             raise FileError(
@@ -185,7 +185,9 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
     split = any(size for name, size in sizes.items() if name != Split.TEST)
     official, classes = parts_of_folder(folder, shape, Split.TRAIN if split else Split.TEST)
     moments = (IMAGENET.mean, IMAGENET.std) if shape[0] == 3 else ((0.5,), (0.25,))
-    return Data(folder.name, cut(official, _wanted_sizes(official, sizes), seed), classes, tuple(shape), *moments)
+    return Data(
+        folder.name, split_parts(official, _wanted_sizes(official, sizes), seed), classes, tuple(shape), *moments
+    )
 
 
 def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[str, Size]:
@@ -201,7 +203,7 @@ def _own(
     ignore_index: int | None,
 ) -> Data:
     official = mark_parts(parts_of(given), ignore_index, called)
-    splits = cut(official, _wanted_sizes(official, sizes), seed)
+    splits = split_parts(official, _wanted_sizes(official, sizes), seed)
     if Split.TRAIN not in splits:
         raise InputError('a mapping of data sets needs a "train" part')
     train = splits[Split.TRAIN]

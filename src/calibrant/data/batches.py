@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.data.items import stacked
+from calibrant.data.items import stack_inputs
 from calibrant.data.label_maps import IGNORED
 from calibrant.data.records import Part
 from calibrant.errors import InputError
@@ -157,7 +157,7 @@ class Batches:
         batches = [places[span].tolist() for span in spans]
         from torch.utils.data import DataLoader
 
-        return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=stacked)
+        return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=stack_inputs)
 
 
 def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float] | None) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.image_arrays import labelled, read_arrays
+from calibrant.data.image_arrays import read_arrays, with_labels
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.files.paths import existing, readable, visible
@@ -80,7 +80,7 @@ def _planes(data: Any, labels: Any, classes: int, path: Path) -> tuple[Tensor, T
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
         raise FileError(f"{path}: images {data.dtype} {data.shape} are not CIFAR's; expected bytes [N, {PIXELS}]")
     x = np.ascontiguousarray(data).reshape(-1, 3, EDGE, EDGE)
-    return labelled(torch.from_numpy(x.copy()), labels, classes, path)
+    return with_labels(torch.from_numpy(x.copy()), labels, classes, path)
 
 
 def mosaics(folder: str, classes: int) -> Layout:
@@ -95,13 +95,15 @@ def read_mosaics(root: Path, folder: str, classes: int) -> Raw:
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
         with ThreadPoolExecutor() as threads:  # decoding releases the interpreter lock
-            x = torch.cat(list(threads.map(tiles, visible(root / folder, f"{key}_*.webp"))))
-        parts[split] = Part.of(*labelled(x, labels[f"y_{key}"], classes, root / folder / f"labels.npz, {key}"), split)
+            x = torch.cat(list(threads.map(read_mosaic, visible(root / folder, f"{key}_*.webp"))))
+        parts[split] = Part.of(
+            *with_labels(x, labels[f"y_{key}"], classes, root / folder / f"labels.npz, {key}"), split
+        )
     names = tuple(str(name) for name in labels["classes"]) if "classes" in labels else None
     return Raw(parts, names)
 
 
-def tiles(path: Path, edge: int = EDGE) -> Tensor:
+def read_mosaic(path: Path, edge: int = EDGE) -> Tensor:
     """One mosaic → uint8 [N, 3, edge, edge], row-major."""
     from PIL import Image
 

@@ -56,7 +56,7 @@ def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int 
     x = check_images(_channels_last(x), path)
     y = y[:, 0] if maps and y.ndim == 4 and y.shape[1] == 1 else y
     y = check_maps(y, classes, path, ignore_index) if maps and y.ndim == 3 else check_labels(y, classes, path)
-    return paired(to_images(x), y, path)
+    return check_pairs(to_images(x), y, path)
 
 
 def read_images(path: Path) -> Tensor:
@@ -94,13 +94,13 @@ def check_images(x: NDArray[np.generic], path: Path) -> NDArray[np.generic]:
 def check_maps(y: NDArray[np.generic], classes: int, path: Path, ignore_index: int | None = None) -> NDArray[np.int64]:
     if y.dtype.kind not in "iub" or y.size == 0:
         raise FileError(f"{path}: maps of labels are {y.dtype} of shape {y.shape}; expected whole numbers [N, H, W]")
-    found = mark_ignored(torch.from_numpy(signed(y, path)), ignore_index, str(path))
+    found = mark_ignored(torch.from_numpy(as_int64(y, path)), ignore_index, str(path))
     check_classes(found, classes, str(path), "the model")
     labels: NDArray[np.int64] = found.numpy()
     return labels
 
 
-def signed(y: NDArray[np.generic], path: Path) -> NDArray[np.int64]:
+def as_int64(y: NDArray[np.generic], path: Path) -> NDArray[np.int64]:
     """As int64; larger unsigned numbers would become negative, which marks pixels without a class."""
     if y.dtype.kind == "u" and y.size and int(y.max()) > np.iinfo(np.int64).max:
         raise FileError(f"{path}: label {int(y.max())}; classes are 0, 1, …")
@@ -116,7 +116,7 @@ def check_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[np
         )
     if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or len(y) == 0:
         raise FileError(f"{path}: labels are {y.dtype} of shape {y.shape}; expected whole numbers [N]")
-    labels = signed(y, path)
+    labels = as_int64(y, path)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         row = int(wrong[0])
@@ -124,12 +124,12 @@ def check_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[np
     return labels
 
 
-def labelled(x: Tensor, y: NDArray[np.generic], classes: int, path: Path) -> tuple[Tensor, Tensor]:
+def with_labels(x: Tensor, y: NDArray[np.generic], classes: int, path: Path) -> tuple[Tensor, Tensor]:
     """The images of a file and their labels, one checked class number per image."""
-    return paired(x, check_labels(y, classes, path), path)
+    return check_pairs(x, check_labels(y, classes, path), path)
 
 
-def paired(x: Tensor, y: NDArray[np.int64], path: Path) -> tuple[Tensor, Tensor]:
+def check_pairs(x: Tensor, y: NDArray[np.int64], path: Path) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
     return x, torch.from_numpy(y)

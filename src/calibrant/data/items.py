@@ -15,7 +15,7 @@ LONG = 60
 """Characters of a label that an error shows."""
 
 
-def stacked(items: Iterable[Any]) -> Tensor:
+def stack_inputs(items: Iterable[Any]) -> Tensor:
     """The inputs of some items as one tensor; they must be of one size."""
     inputs = [as_item(item, place)[0] for place, item in enumerate(items)]
     shapes = {tuple(x.shape) for x in inputs}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.data.image_arrays import check_images, labelled, read_arrays, to_images
+from calibrant.data.image_arrays import check_images, read_arrays, to_images, with_labels
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
@@ -44,7 +44,7 @@ def _read_npz(root: Path, file: str) -> Raw:
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
         x = to_images(check_images(held[f"x_{key}"], root / file))
-        parts[split] = Part.of(*labelled(x, held[f"y_{key}"], CLASSES, root / file), split)
+        parts[split] = Part.of(*with_labels(x, held[f"y_{key}"], CLASSES, root / file), split)
     return Raw(parts)
 
 
@@ -53,7 +53,7 @@ def _read_idx_files(root: Path, folder: str, suffix: str) -> Raw:
     for split, names in IDX_FILES.items():
         images, labels = (root / folder / f"{name}{suffix}" for name in names)
         x = to_images(check_images(read_idx(images), images))
-        parts[split] = Part.of(*labelled(x, read_idx(labels), CLASSES, labels), split)
+        parts[split] = Part.of(*with_labels(x, read_idx(labels), CLASSES, labels), split)
     return Raw(parts)
 
 

@@ -39,7 +39,7 @@ class OODImages:
 
     name: str
     x: Tensor
-    said: str
+    note: str
 
 
 def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
@@ -52,14 +52,14 @@ def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]
         held = complement(data.name, load(base, root=root).classes)
         names += [held] if held else []
     for other in USUAL.get(base, ()):
-        if present(other, root):
+        if has_files(other, root):
             names.append(other)
         else:
             notes.append(f"{other} is left out: its files are not under the data root")
     return names + list(GENERATED), notes
 
 
-def present(name: str, root: str | Path | None) -> bool:
+def has_files(name: str, root: str | Path | None) -> bool:
     """Whether all files of one of the data set's layouts are there."""
     under = data_root(root)
     return any(
@@ -99,25 +99,25 @@ def _decoded(name: str, shape: Sequence[int], n: int) -> OODImages:
 
 def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
     """Return (uint8 images of this shape, a note of what was done to them)."""
-    said = []
+    notes = []
     channels, height, width = shape
     if x.shape[1] == 3 and channels == 1:
         luma = torch.tensor(LUMA, device=x.device)[:, None, None]
         x = (x.float() * luma).sum(1, keepdim=True).round().to(torch.uint8)
-        said.append("made grey by luma")
+        notes.append("made grey by luma")
     elif x.shape[1] == 1 and channels == 3:
         x = x.expand(-1, 3, -1, -1)
-        said.append("grey repeated in three channels")
+        notes.append("grey repeated in three channels")
     elif x.shape[1] != channels:
         raise InputError(f"images of {x.shape[1]} channels cannot be compared with images of {channels}")
     if tuple(x.shape[2:]) != (height, width):
-        said.append(f"scaled from {x.shape[2]}×{x.shape[3]} to {height}×{width} (antialiased bilinear)")
+        notes.append(f"scaled from {x.shape[2]}×{x.shape[3]} to {height}×{width} (antialiased bilinear)")
         chunks = [
             F.interpolate(part.float(), (height, width), mode="bilinear", antialias=True).round().clamp(0, 255)
             for part in torch.split(x, 2048)
         ]
         x = torch.cat(chunks).to(torch.uint8)
-    return x.contiguous(), "; ".join(said) or "as it is"
+    return x.contiguous(), "; ".join(notes) or "as it is"
 
 
 def as_bytes(x: Tensor) -> Tensor:

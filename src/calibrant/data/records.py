@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.data.items import stacked
+from calibrant.data.items import stack_inputs
 from calibrant.errors import FileError, InputError
 from calibrant.types import Split
 
@@ -55,7 +55,7 @@ class Part:
         """The inputs of the items at `chosen`, stacked; items that stay in their Dataset are read from it."""
         if self.items is None:
             return self.x[chosen]
-        return stacked(self.items[int(i)] for i in self.index[chosen])
+        return stack_inputs(self.items[int(i)] for i in self.index[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class DatasetSpec:
     sizes: Mapping[str, Size] = field(default_factory=dict)
 
 
-def check_files(raw: Raw, spec: DatasetSpec) -> None:
+def check_parts(raw: Raw, spec: DatasetSpec) -> None:
     """Refuse files whose items do not have the shape and the classes of the data set that they are said to be."""
     classes = len(raw.classes or spec.classes)
     for split, part in raw.parts.items():

@@ -46,7 +46,7 @@ def apportion(left: Tensor, size: int) -> Tensor:
     return counts
 
 
-def cut(official: Mapping[Split, Part], sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
+def split_parts(official: Mapping[Split, Part], sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
     """The official parts, limited to the wanted sizes; missing parts are cut from the training part."""
     wanted = {Split(name): size for name, size in sizes.items()}
     out: dict[Split, Part] = {}

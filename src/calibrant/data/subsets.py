@@ -42,7 +42,7 @@ def class_numbers(chosen: str, classes: Sequence[str], name: str) -> tuple[int, 
     return tuple(sorted(numbers))
 
 
-def restricted(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
+def keep_classes(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
     """The items of these classes, numbered 0 … in their order."""
     new = torch.full((len(classes),), -1, dtype=torch.long)
     new[list(numbers)] = torch.arange(len(numbers))
@@ -56,7 +56,7 @@ def restricted(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
     return Raw(parts, tuple(classes[i] for i in numbers))
 
 
-def scaled(sizes: Mapping[str, Size], share: float) -> dict[str, Size]:
+def scale_sizes(sizes: Mapping[str, Size], share: float) -> dict[str, Size]:
     """The default sizes of a data set, for a share of it."""
     return {name: size if isinstance(size, float) else round(size * share) for name, size in sizes.items()}
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.image_arrays import labelled
+from calibrant.data.image_arrays import with_labels
 from calibrant.data.records import HELD_OUT, DatasetSpec, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
@@ -28,7 +28,7 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
     if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
         raise FileError(f"{path}: X is {x.dtype} {x.shape}, expected bytes (32, 32, 3, N)")
     images = torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1)))
-    return labelled(images, np.where(y == 10, 0, y), CLASSES, path)
+    return with_labels(images, np.where(y == 10, 0, y), CLASSES, path)
 
 
 SVHN = DatasetSpec(

@@ -67,7 +67,7 @@ def convert(dataset: Given, split: Split) -> Part:
         with users_code(f"reading item {i} of the {split} data set"):
             item = dataset[i]
         x, y = as_item(item, i)
-        _alike(y, labels[0] if labels else y, i, split)
+        _check_same_kind(y, labels[0] if labels else y, i, split)
         equal = equal and x.shape == (inputs[0].shape if inputs else x.shape)
         labels.append(y)
         if equal:
@@ -88,11 +88,11 @@ def _paired(x: Any, y: Any, split: Split) -> Dataset[Any]:
     return TensorDataset(x, y)
 
 
-def _alike(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> None:
+def _check_same_kind(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> None:
     """All labels must be numbers, or maps of one size."""
-    here, there = (f"a map of {tuple(v.shape)}" if isinstance(v, Tensor) else "one class number" for v in (y, first))
-    if here != there:
-        raise InputError(f"{split}: the label of item {place} is {here}, that of item 0 {there}; make them alike")
+    kind, other = (f"a map of {tuple(v.shape)}" if isinstance(v, Tensor) else "one class number" for v in (y, first))
+    if kind != other:
+        raise InputError(f"{split}: the label of item {place} is {kind}, that of item 0 {other}; make them alike")
 
 
 def _progress(n: int, split: Split) -> Any:

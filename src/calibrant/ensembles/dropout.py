@@ -107,15 +107,15 @@ class MCDropout(Ensemble):
 
     def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
         """Run the members as every ensemble does. If the batch is one tensor, they share operations."""
-        split = self._split(inputs, axis)
-        if split is None:
+        found = self._split(inputs, axis)
+        if found is None:
             for block in super().blocks(inputs, axis):
                 self._warn_of_probabilities(block)
                 yield block
             return
-        x = inputs[0][0]
+        (split, size), x = found, inputs[0][0]
         with self._active():
-            shared, size = split.shared(self.model, x), split.group(x, self.count, self.together)
+            shared = split.shared(self.model, x)
             for start in range(0, self.count, size):
                 yield self._group(split, shared, x, range(start, min(start + size, self.count)), axis)
 
@@ -125,20 +125,21 @@ class MCDropout(Ensemble):
         logits = checked(split.members(shared, len(x), seeds, self._generators()), len(members) * len(x), axis)
         return logits.reshape(len(members), len(x), *logits.shape[1:])
 
-    def _split(self, inputs: Inputs, axis: int | None) -> SplitNetwork | None:
-        """Return the network's graph for this batch, or None if members run whole."""
+    def _split(self, inputs: Inputs, axis: int | None) -> tuple[SplitNetwork, int] | None:
+        """Return the network's graph and the number of members in a group, or None if members run whole."""
         args, kwargs = inputs
         x = args[0] if len(args) == 1 and not kwargs else None
         if self._whole or not isinstance(x, Tensor) or not self._worth_tracing(x):
             return None
         try:
             split = self._graph(x)
-            self._verify(split, x, axis)
+            size = split.group(x, self.count, self.together)
+            self._verify(split, size, x, axis)
         except NoGraph as why:
             self._whole = True
             warn(f"MC dropout runs {type(self.model).__name__} whole for every member: {why}")
             return None
-        return split
+        return split, size
 
     def _worth_tracing(self, x: Tensor) -> bool:
         work = self.count * len(x) * math.prod(x.shape[2:]) * sum(p.numel() for p in self.model.parameters())
@@ -160,9 +161,8 @@ class MCDropout(Ensemble):
         self._splits.append((key, split))
         return split
 
-    def _verify(self, split: SplitNetwork, x: Tensor, axis: int | None) -> None:
+    def _verify(self, split: SplitNetwork, size: int, x: Tensor, axis: int | None) -> None:
         """Compare one member with a pass of the network, once for single members and once for groups."""
-        size = split.group(x, self.count, self.together)
         if (size > 1) in split.verified:
             return
         with self.member(size // 2) as network:

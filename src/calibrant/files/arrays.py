@@ -80,8 +80,8 @@ class Arrays:
 
     @property
     def found(self) -> str:
-        there = [each for name in self.names for each in self.columns.get(name, (name,))]
-        shown = ", ".join(there[:SHOWN]) + (", …" if len(there) > SHOWN else "")
+        names = [column for name in self.names for column in self.columns.get(name, (name,))]
+        shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
         return f"{self.word}s found: {shown or 'none'}"
 
 
@@ -189,10 +189,10 @@ def _text(arrays: Arrays, roles: Mapping[str, str], role: str) -> str | None:
     if role not in roles:
         return arrays.meta.get(role)
     entries = np.asarray(arrays.load(roles[role])).reshape(-1).tolist()
-    said = sorted({as_text(e) for e in entries if e is not None} - {""})
-    if len(said) > 1:
-        raise FileError(f"{arrays.path}: {role} holds {' and '.join(said[:3])}; write one file for each")
-    return said[0] if said else None
+    texts = sorted({as_text(e) for e in entries if e is not None} - {""})
+    if len(texts) > 1:
+        raise FileError(f"{arrays.path}: {role} holds {' and '.join(texts[:3])}; write one file for each")
+    return texts[0] if texts else None
 
 
 def _flag(text: str | None, default: bool) -> bool:

@@ -152,17 +152,17 @@ def check_target(target: Path, kind: Kind) -> None:
 
 def check_place(path: Path, purpose: str) -> None:
     """Refuse a path that is not a folder, cannot be created or is not writable, before any work is done."""
-    there = _nearest(path)
-    if not there.is_dir():
-        raise FileError(f"{there} is a file; name a folder to {purpose}")
-    if not is_writable(there):
-        raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
+    nearest = _nearest(path)
+    if not nearest.is_dir():
+        raise FileError(f"{nearest} is a file; name a folder to {purpose}")
+    if not is_writable(nearest):
+        raise FileError(f"no permission to write in {nearest}; name another folder to {purpose}")
 
 
 def is_writable(path: Path) -> bool:
     """Whether the folder, or the nearest one above it that exists, may be written to."""
-    there = _nearest(path)
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    nearest = _nearest(path)
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _nearest(path: Path) -> Path:

@@ -121,8 +121,8 @@ def _header(layout: Layout, where: Path) -> dict[str, Any]:
         raise MapError(
             f"{where} has version {version}, newer than {layout.version}, which this calibrant reads; upgrade calibrant"
         )
-    said = header.pop("content", None)
-    if said is None or said != _content(header):
+    stored = header.pop("content", None)
+    if stored is None or stored != _content(header):
         raise MapError(f"{where} was edited: its content does not have the hash it was written with; {layout.again}")
     return header
 

@@ -91,12 +91,12 @@ def named_apart(labels: Any, predicted: Any) -> list[str] | None:
 
 def agreed(classes: Sequence[Any], named: Sequence[str], where: str = "") -> None:
     """Raise an error if classes= has other names, or another order, than the columns of the scores."""
-    said = [as_text(name) for name in classes]
-    if said == list(named):
+    given = [as_text(name) for name in classes]
+    if given == list(named):
         return
-    same = set(said) == set(named)
+    same = set(given) == set(named)
     raise InputError(
-        f"{where}classes= says {listed(said)}, but the scores {'are in the order' if same else 'are of the classes'} "
+        f"{where}classes= says {listed(given)}, but the scores {'are in the order' if same else 'are of the classes'} "
         f"{listed(named)}, by their own names; leave classes= out"
     )
 

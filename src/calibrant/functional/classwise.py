@@ -66,9 +66,9 @@ class ClasswiseSum:
     def _flush(self) -> None:
         size = self.k * self.bins
         which, p = (torch.cat(c) for c in zip(*self.entries, *self.truths, strict=True))
-        key, said = which * self.bins + equal_width(p, self.bins), sum(len(c) for c, _ in self.entries)
-        self.conf += torch.bincount(key[:said], p[:said], minlength=size)
-        key[said:] += size
+        key, entries = which * self.bins + equal_width(p, self.bins), sum(len(c) for c, _ in self.entries)
+        self.conf += torch.bincount(key[:entries], p[:entries], minlength=size)
+        key[entries:] += size
         self.items += torch.bincount(key, minlength=2 * size)
         self.entries, self.truths, self.pending = [], [], 0
 

@@ -21,7 +21,7 @@ from calibrant.functional.class_names import as_text, known_classes, named_apart
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.probabilities import log_probabilities, look_like_probabilities, warn_of_probabilities
 from calibrant.functional.segmentation import classes_last, flatten
-from calibrant.functional.tensors import as_tensor, floating
+from calibrant.functional.tensors import as_tensor, first_place, floating
 from calibrant.types import Predictions, Split
 
 
@@ -139,19 +139,16 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise InputError(f"{where}labels must be one integer per item, not an array of shape {tuple(labels.shape)}")
-    if labels.is_floating_point():
-        bad = ~(torch.isfinite(labels) & (labels == labels.round()))
-        if bool(bad.any()):
-            row = int(bad.nonzero()[0])
-            raise InputError(f"{where}label in row {row} is {labels[row].item()}, not an integer class index")
+    whole = torch.isfinite(labels) & (labels == labels.long())
+    if at := first_place(~whole):
+        raise InputError(f"{where}label in row {at[0]} is {labels[at].item()}, not an integer class index")
     labels = labels.long()
     low = labels < 0
     bad = low if k is None else low | (labels >= k)
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
+    if at := first_place(bad):
         span = "0 or more" if k is None else f"in 0…{k - 1} for {k} classes"
         raise InputError(
-            f"{where}label in row {row} is {int(labels[row])}; labels must be {span}{_remedy(labels, bad, k)}"
+            f"{where}label in row {at[0]} is {int(labels[at])}; labels must be {span}{_remedy(labels, bad, k)}"
         )
     return labels
 
@@ -187,11 +184,6 @@ def _logits(scores: Tensor, y: Tensor, name: str, where: str, doubted: bool) -> 
     return scores, binary
 
 
-def _row(bad: Tensor) -> int:
-    """The item (not the member, not the class) of the first bad value."""
-    return int(bad.nonzero()[0][-2 if bad.ndim > 1 else 0])
-
-
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
     """One column is the score of class 1: logits [0, z], probabilities [1 − p, p]."""
     if scores.ndim == 2 and scores.shape[1] == 1:
@@ -206,11 +198,9 @@ def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, b
     if name == "logits":
         return both_classes(scores), True
     p = scores.double()
-    bad = ~((p >= 0) & (p <= 1))
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
+    if at := first_place(~((p >= 0) & (p <= 1))):
         raise InputError(
-            f"{where}probs in row {row} is {p[row].item():.4g}, outside 0…1; if these are logits, pass them as logits"
+            f"{where}probs in row {at[0]} is {p[at].item():.4g}, outside 0…1; if these are logits, pass them as logits"
         )
     return torch.stack([1 - p, p], -1), True
 
@@ -233,14 +223,12 @@ def _finite_logits(logits: Tensor, where: str) -> None:
     if math.isfinite(top.abs().amax()):
         return
     bad = torch.isnan(logits) | torch.isposinf(logits)
-    if bool(bad.any()):
+    if at := first_place(bad):
         rows_hit = int(bad.reshape(-1, *bad.shape[-2:]).any(0).any(-1).sum())
         more = f" (the first of {rows_hit} such rows)" if rows_hit > 1 else ""
-        value = logits[bad][0].item()
-        raise InputError(f"{where}logits in row {_row(bad)} has {value}{more}; they must be finite or -inf")
-    bad = torch.isneginf(top)
-    if bool(bad.any()):
-        raise InputError(f"{where}logits in row {int(bad.nonzero()[0][-1])} are all -inf: every class is impossible")
+        raise InputError(f"{where}logits in row {at[-2]} has {logits[at].item()}{more}; they must be finite or -inf")
+    if at := first_place(torch.isneginf(top)):
+        raise InputError(f"{where}logits in row {at[-1]} are all -inf: every class is impossible")
 
 
 def _top1(predicted: Any, confidence: Any, n: int, where: str) -> tuple[Tensor | None, Tensor | None]:
@@ -254,10 +242,8 @@ def _top1(predicted: Any, confidence: Any, n: int, where: str) -> tuple[Tensor |
     sure = as_tensor(confidence, "confidence", where).double()
     if len(guess) != n or sure.shape != guess.shape:
         raise InputError(f"{where}{n} labels, {len(guess)} predicted and {len(sure)} confidences; they must be equal")
-    bad = ~((sure >= 0) & (sure <= 1))
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        raise InputError(f"{where}confidence in row {row} is {sure[row].item():.4g}; it must be in 0…1")
+    if at := first_place(~((sure >= 0) & (sure <= 1))):
+        raise InputError(f"{where}confidence in row {at[0]} is {sure[at].item():.4g}; it must be in 0…1")
     return guess, sure
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, warn
+from calibrant.functional.tensors import first_place
 
 FLOOR = 1e-30
 """Probabilities below this count as this when they become logs."""
@@ -21,21 +22,14 @@ def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
     """Probabilities [..., N, K], after checks, → log-probabilities in float64, floored at 1e-30."""
     p = probs.to(torch.float64, copy=True)  # the only copy, which becomes the result in place
     total, low = p.sum(-1), p.amin(-1)
-    if not bool(torch.isfinite(total).all()):
-        bad = ~torch.isfinite(p)
-        if bool(bad.any()):
-            row, value = int(bad.nonzero()[0][-2]), p[bad][0].item()
-            raise InputError(f"{where}probs in row {row} has {value}; they must be finite")
-    bad = low < 0
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
+    if not bool(torch.isfinite(total).all()) and (at := first_place(~torch.isfinite(p))):
+        raise InputError(f"{where}probs in row {at[-2]} has {p[at].item()}; they must be finite")
+    if at := first_place(low < 0):
         raise InputError(
             f"{where}probs in row {at[-1]} has the negative value {low[at].item():.4g}; "
             "if these are logits, pass them as logits"
         )
-    bad = ~((total - 1).abs() <= SUM_TOLERANCE.get(probs.dtype, 1e-3))
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
+    if at := first_place(~((total - 1).abs() <= SUM_TOLERANCE.get(probs.dtype, 1e-3))):
         raise InputError(
             f"{where}probs in row {at[-1]} sum to {total[at].item():.6g}, not 1; "
             "if these are logits, pass them as logits, else normalise them"

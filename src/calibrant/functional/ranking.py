@@ -132,7 +132,7 @@ def aurc(good: Tensor, bad: Tensor) -> Tensor:
     if not size.requires_grad and bool((size == 1).all()):  # without ties and weights, the plain mean
         return (torch.cumsum(bad, 1) / n1).mean(1)
     n0, e0 = n1 - size, torch.cumsum(bad, 1) - bad
-    psi = _digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)
+    psi = torch.digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)
     harmonic = psi[:, 1:] - psi[:, :-1]  # Σ 1/(n₀ + j)
     slope = bad / size.clamp_min(1e-300)
     area = e0 * harmonic + slope * (size - n0 * harmonic)
@@ -143,21 +143,8 @@ def best_aurc(good: Tensor, bad: Tensor) -> Tensor:
     """The AURC of a ranking with all errors last, at the same error rate; excess-AURC subtracts it."""
     right, wrong = good.sum(1), bad.sum(1)
     total = right + wrong
-    harmonic = _digamma(total + 1) - _digamma(right + 1)
+    harmonic = torch.digamma(total + 1) - torch.digamma(right + 1)
     return (wrong - right * harmonic) / total
-
-
-def _digamma(x: Tensor) -> Tensor:
-    """ψ(x) for x ≥ 1 from the asymptotic series at x + 6, accurate to 1e-13. On a CPU, torch.digamma is slow."""
-    if x.is_cuda:
-        return torch.digamma(x)
-    s = x * (x + 5)  # x(x+1)…(x+5) = s(s+4)(s+6), and Σ 1/(x+j) is its logarithmic derivative
-    s4, s6 = s + 4, s + 6
-    shift = (2 * x + 5) * (s4 * s6 + s * (s4 + s6)) / (s * s4 * s6)
-    y = x + 6
-    i = 1 / (y * y)
-    tail = i * (1 / 12 - i * (1 / 120 - i * (1 / 252 - i * (1 / 240 - i * (1 / 132)))))
-    return torch.log(y) - 0.5 / y - tail - shift
 
 
 def accuracy_coverage(good: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,11 @@ def dense(values: Tensor, name: str, where: str = "") -> Tensor:
     return values.float() if values.is_floating_point() and values.dtype.itemsize == 1 else values
 
 
+def first_place(wrong: Tensor) -> tuple[int, ...] | None:
+    """The index of the first True, or None if there is none."""
+    return tuple(wrong.nonzero()[0].tolist()) if bool(wrong.any()) else None
+
+
 def floating(scores: Tensor) -> Tensor:
     """Scores as floats. Integers of more than 16 bits become float64, because float32 holds only 24 bits exactly."""
     if scores.is_floating_point():

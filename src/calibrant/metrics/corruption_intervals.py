@@ -128,7 +128,7 @@ def _divided(above: float, below: float) -> float:
     return math.nan if above == 0 else math.inf
 
 
-def of_items(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
+def item_means(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
     """The mean of each measure, given its value for each item, with bootstrap intervals from the same resamples."""
     n = len(next(iter(items.values())))
     return estimates({name: Aggregate(name, ((({name: x},), ()),)) for name, x in items.items()}, n, None, resampling)

@@ -116,7 +116,7 @@ def stressed(
         reference=compared or None,
         resampling=None if seed is None else Resampling(seed),
     )
-    fitting = tuple(f"{name}: {said}" for name in choice.outside if (said := material.foreign(name).said))
+    fitting = tuple(f"{name}: {note}" for name in choice.outside if (note := material.foreign(name).note))
     outcome = replace(outcome, notes=(*outcome.notes, *fitting))
     return StressReport(outcome, settings, None if rule is None else RuleUnderShift.of(rule, cells, subject.raw))
 

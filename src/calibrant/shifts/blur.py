@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant.shifts.corruption import SLACK, Corruption, Strengths
 from calibrant.shifts.random_numbers import Draws
-from calibrant.shifts.separable import clipped_zoom, gaussian, inside
+from calibrant.shifts.separable import border_index, clipped_zoom, gaussian
 
 NEGLIGIBLE = 1e-5
 """Weights of the motion blur below this change no byte."""
@@ -99,7 +99,7 @@ class GlassBlur(Corruption):
         flat = x.view(n, c, h * w)
         for i in range(rounds):
             offset = numbers.integers(-reach, reach, 2, h, w, stream=i)
-            source = sources(offset[:, 0], offset[:, 1], reach)
+            source = copied_pixels(offset[:, 0], offset[:, 1], reach)
             flat = flat.gather(2, source[:, None].expand(n, c, h * w))
         return gaussian(flat.view(n, c, h, w), sigma)
 
@@ -112,10 +112,12 @@ def zoom_factors(count: int, step: float) -> list[float]:
 
 def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
     """Blur images by the disk, with mirrored borders. The Fourier transform is faster: a disk may have 300 pixels."""
+    from scipy.fft import next_fast_len
+
     h, w = x.shape[-2:]
     reach = disk(radius, alias).shape[0] // 2
-    size = [fast_length(n + 2 * reach) for n in (h, w)]
-    rows, columns = (inside(torch.arange(-reach, n + reach, device=x.device), n, "mirror") for n in (h, w))
+    size = [next_fast_len(n + 2 * reach, real=True) for n in (h, w)]
+    rows, columns = (border_index(torch.arange(-reach, n + reach, device=x.device), n, "mirror") for n in (h, w))
     padded = x[..., rows, :][..., columns]
     blurred = fft_filter(padded, transfer(radius, alias, size[0], size[1], x.device), size)
     return blurred[..., 2 * reach : 2 * reach + h, 2 * reach : 2 * reach + w]
@@ -155,22 +157,12 @@ def disk(radius: float, alias: float) -> Tensor:
     weight = torch.exp(-0.5 / alias**2 * tap.double() ** 2)
     n = len(axis)
     smooth = torch.zeros(n, n, dtype=torch.float64)
-    smooth.scatter_add_(1, inside(torch.arange(n)[:, None] + tap, n, "mirror"), (weight / weight.sum()).expand(n, -1))
+    smooth.scatter_add_(
+        1, border_index(torch.arange(n)[:, None] + tap, n, "mirror"), (weight / weight.sum()).expand(n, -1)
+    )
     kernel = smooth @ (flat / flat.sum()) @ smooth.T
     kept = int((kernel[reach] > 1e-12).sum()) // 2
     return kernel[reach - kept : reach + kept + 1, reach - kept : reach + kept + 1]
-
-
-def fast_length(n: int) -> int:
-    """The next length without a prime factor over 5; the Fourier transform of such lengths is fast."""
-    while True:
-        rest = n
-        for p in (2, 3, 5):
-            while rest % p == 0:
-                rest //= p
-        if rest == 1:
-            return n
-        n += 1
 
 
 def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
@@ -194,7 +186,7 @@ def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
     return total.div_(float(weights.sum()))
 
 
-def sources(right: Tensor, down: Tensor, reach: int) -> Tensor:
+def copied_pixels(right: Tensor, down: Tensor, reach: int) -> Tensor:
     """The old pixel that each pixel becomes, int64 [N, H·W], for offsets [N, H, W] within −reach … reach − 1.
 
     The published loop is meant to swap each pixel with a random neighbour, from the lower right corner to the upper

@@ -74,12 +74,12 @@ class Corruption(ABC):
             return x.clone()
         numbers = draws(rng, self.name, severity, x.shape[0], x.device, index)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        with exact(x.device):
-            for some in pieces(x):
-                given = unit(x[some], 255.0 if self.bytewise else 1.0)
+        with full_precision(x.device):
+            for some in cached_slices(x):
+                given = to_floats(x[some], 255.0 if self.bytewise else 1.0)
                 made = self.distort(given, severity, Draws(numbers.key[some]))
                 if not self.bytewise:
-                    out[some] = as_given(made, x, self.nearest)
+                    out[some] = as_dtype_of(made, x, self.nearest)
                 elif x.dtype == torch.uint8:
                     out[some] = as_bytes(made)
                 else:
@@ -100,7 +100,7 @@ class Corruption(ABC):
 
 
 @contextmanager
-def exact(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """Inside, there are no gradients, and products have full float32 precision: autocast and TF32 are too coarse."""
     before = torch.backends.cuda.matmul.fp32_precision
     try:
@@ -113,7 +113,7 @@ def exact(device: torch.device) -> Iterator[None]:
             torch.backends.cuda.matmul.fp32_precision = before
 
 
-def pieces(x: Tensor) -> list[slice]:
+def cached_slices(x: Tensor) -> list[slice]:
     """Slices of a batch: the whole batch on a GPU; on a CPU as many images as fit into its cache, which is faster."""
     n = x.shape[0]
     step = n if x.device.type != "cpu" else max(1, CACHED // x[0].numel())
@@ -148,7 +148,7 @@ def check_images(x: Tensor) -> None:
         raise InputError(f"float images must lie in [0, 1], got {low:.4g} … {high:.4g}; {remedy}")
 
 
-def unit(x: Tensor, white: float = 1.0) -> Tensor:
+def to_floats(x: Tensor, white: float = 1.0) -> Tensor:
     """A dense float32 copy in 0 … white; for 255, whole numbers."""
     copied = x.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if x.dtype == torch.uint8:
@@ -156,7 +156,7 @@ def unit(x: Tensor, white: float = 1.0) -> Tensor:
     return copied.clamp_(0, 1).mul_(white).round_() if white != 1 else copied.clamp_(0, 1)
 
 
-def as_given(y: Tensor, x: Tensor, nearest: bool) -> Tensor:
+def as_dtype_of(y: Tensor, x: Tensor, nearest: bool) -> Tensor:
     """Clipped to [0, 1] and in the dtype of x."""
     y = y.clamp_(0, 1)
     if x.dtype != torch.uint8:
@@ -165,7 +165,5 @@ def as_given(y: Tensor, x: Tensor, nearest: bool) -> Tensor:
 
 
 def as_bytes(y: Tensor) -> Tensor:
-    """Clipped and rounded down to bytes; on a CPU via int16, because torch converts floats to bytes slowly there."""
-    if y.device.type != "cpu":
-        return y.clamp_(0, 255).to(torch.uint8)
-    return y.to(torch.int16).clamp_(0, 255).to(torch.uint8)
+    """Clipped and rounded down to bytes."""
+    return y.clamp_(0, 255).to(torch.uint8)

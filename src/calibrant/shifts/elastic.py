@@ -35,8 +35,8 @@ class ElasticTransform(Corruption):
             return x
         field = numbers.uniform(2, h, w, stream=1).mul_(2).sub_(1)
         field = gaussian(field, smoothness * side, truncate=3.0, border="reflect").mul_(displacement * side)
-        place = pixels(h, w, x.device).expand(n, h, w, 2) + field.permute(0, 2, 3, 1)
-        return sample(x, place, "reflect")
+        place = pixel_places(h, w, x.device).expand(n, h, w, 2) + field.permute(0, 2, 3, 1)
+        return sample_at(x, place, "reflect")
 
 
 def affine(x: Tensor, moved: Tensor) -> Tensor:
@@ -45,14 +45,14 @@ def affine(x: Tensor, moved: Tensor) -> Tensor:
     centre = torch.tensor([w // 2, h // 2], dtype=torch.float64, device=x.device)
     arm = min(h, w) // 3
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=x.device) * arm + centre
-    there = corners + moved.double()
+    moved_corners = corners + moved.double()
     # the matrix of the forward map from the moves of two edges, then its inverse: where a pixel comes from
     edges = torch.stack((corners[0] - corners[2], corners[1] - corners[2]), dim=1)
-    moves = torch.stack((there[:, 0] - there[:, 2], there[:, 1] - there[:, 2]), dim=2)
+    moves = torch.stack((moved_corners[:, 0] - moved_corners[:, 2], moved_corners[:, 1] - moved_corners[:, 2]), dim=2)
     backward = edges @ inverse(moves)
-    origin = corners[2] - (backward @ there[:, 2, :, None]).squeeze(-1)
-    place = torch.einsum("nij,hwj->nhwi", backward, pixels(h, w, x.device).double()) + origin[:, None, None]
-    return sample(x, place.float(), "mirror")
+    origin = corners[2] - (backward @ moved_corners[:, 2, :, None]).squeeze(-1)
+    place = torch.einsum("nij,hwj->nhwi", backward, pixel_places(h, w, x.device).double()) + origin[:, None, None]
+    return sample_at(x, place.float(), "mirror")
 
 
 def inverse(m: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ def inverse(m: Tensor) -> Tensor:
     return adjugate / (a * d - b * c)[:, None, None]
 
 
-def pixels(h: int, w: int, device: torch.device) -> Tensor:
+def pixel_places(h: int, w: int, device: torch.device) -> Tensor:
     """(column, row) of every pixel, float32 [H, W, 2]."""
     rows, columns = torch.arange(h, device=device), torch.arange(w, device=device)
     return torch.stack((columns.expand(h, w), rows[:, None].expand(h, w)), dim=2).float()
 
 
-def sample(x: Tensor, place: Tensor, border: str) -> Tensor:
+def sample_at(x: Tensor, place: Tensor, border: str) -> Tensor:
     """x at (column, row) = place [N, H', W', 2], linearly between pixels. Borders: "reflect", "mirror" or "black"."""
     h, w = x.shape[2:]
     size = torch.tensor([w, h], dtype=torch.float32, device=x.device)

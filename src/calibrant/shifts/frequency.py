@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.frequency_band import band_pass
-from calibrant.shifts.corruption import as_given, check_images, exact, unit
+from calibrant.shifts.corruption import as_dtype_of, check_images, full_precision, to_floats
 from calibrant.shifts.random_numbers import draws
 
 FREQUENCIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -43,7 +43,7 @@ class FrequencyNoise:
         δ does not depend on the frequency, so all frequencies filter the same noise.
         """
         check_images(x)
-        with exact(x.device):
+        with full_precision(x.device):
             noise = draws(rng, self.name, 0, x.shape[0], x.device, index).normal(*x.shape[1:])
             if noise.shape[0] * noise.shape[1] == 1:  # a single plane would differ in its last bit (`blur.fft_filter`)
                 noise = noise.expand(2, -1, -1, -1)
@@ -53,7 +53,7 @@ class FrequencyNoise:
                 noise = noise * (self.l2 / norm.clamp_min(1e-12))
             else:
                 noise = noise * self.sigma
-            return as_given(unit(x).add_(noise), x, nearest=True)
+            return as_dtype_of(to_floats(x).add_(noise), x, nearest=True)
 
 
 def accuracy_against_frequency(

@@ -61,11 +61,11 @@ class JpegCompression(Corruption):
 def jpeg(x: Tensor, quality: int) -> Tensor:
     """Compress images of bytes as floats [N, 1 or 3, H, W]; to be clipped and rounded down. Changes x in place."""
     if x.shape[1] == 1:
-        return coded(x - 128, quality, LUMINANCE).add_(128)
+        return compressed(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
     y, colour = to_ycc(x)
-    colour = coded(halved(colour), quality, CHROMINANCE)[..., : -(-w // 2)]
-    return to_rgb(coded(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
+    colour = compressed(halved(colour), quality, CHROMINANCE)[..., : -(-w // 2)]
+    return to_rgb(compressed(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
 
 
 def to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,15 +128,15 @@ def doubled(x: Tensor) -> Tensor:
     return out.view(n, c, 2 * h, 2 * w).floor_()
 
 
-def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
+def compressed(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
     """Planes around 0 → transform → division by the table → and back, in whole numbers in the range of a byte."""
     n, c, h, w = x.shape
     tall, wide = -(-h // 8), -(-w // 8)
     if h % 8 or w % 8:
         x = F.pad(x, (0, 8 * wide - w, 0, 8 * tall - h), mode="replicate")
     blocks = x.view(n, c, tall, 8, wide, 8).transpose(3, 4).reshape(-1, 64)
-    there, step, back = transforms(quality, table, x.device)
-    levels = blocks.matmul(there).round_().mul_(step).round_()
+    forward, step, back = transforms(quality, table, x.device)
+    levels = blocks.matmul(forward).round_().mul_(step).round_()
     torch.matmul(levels, back, out=blocks).add_(0.5 + 1e-4).floor_().clamp_(-128, 127)
     return blocks.view(n, c, tall, wide, 8, 8).transpose(3, 4).reshape(n, c, 8 * tall, 8 * wide)[:, :, :h, :w]
 

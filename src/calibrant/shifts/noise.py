@@ -69,20 +69,20 @@ class ImpulseNoise(Corruption):
 
 def poisson(x: Tensor, photons: float, u: Tensor) -> Tensor:
     """Poisson(x · photons) / photons for x in [0, 1], by the uniform numbers `u`."""
-    first, edge, distribution = tables(photons, x.device)
+    first, edge, distribution = poisson_tables(photons, x.device)
     level = (x * 255.0).round_()
     cell = level.mul(CELLS).add_((u * CELLS).floor_()).to(torch.int64)
     count = first.take(cell)
     many = (count < 0).view(-1).nonzero().squeeze(1)
     count += u > edge.take(cell)
     if len(many):
-        count.view(-1)[many] = search(
+        count.view(-1)[many] = search_counts(
             -1 - first.take(cell.view(-1)[many]), u.reshape(-1)[many], level.reshape(-1)[many], distribution
         )
     return x + count.to(x.dtype).sub_(level.mul_(photons / 255.0)).div_(photons)
 
 
-def search(count: Tensor, u: Tensor, level: Tensor, distribution: Tensor) -> Tensor:
+def search_counts(count: Tensor, u: Tensor, level: Tensor, distribution: Tensor) -> Tensor:
     """The first count, from `count` on, at which the distribution function reaches u; by bisection."""
     most = distribution.shape[1]
     row, flat = level.to(torch.int64).mul_(most), distribution.view(-1)
@@ -96,7 +96,7 @@ def search(count: Tensor, u: Tensor, level: Tensor, distribution: Tensor) -> Ten
 
 
 @functools.lru_cache(maxsize=32)
-def tables(photons: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def poisson_tables(photons: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The first count of each cell [256 · CELLS], as −1 − count where the cell holds more than two; the value of the
     distribution function at the first count; and the function itself [256, counts], ending in 1."""
     most = int(photons + 8 * math.sqrt(photons) + 16)

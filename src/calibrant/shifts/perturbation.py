@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.shifts.corruption import as_given, check_images, exact, unit
+from calibrant.shifts.corruption import as_dtype_of, check_images, full_precision, to_floats
 from calibrant.shifts.random_numbers import Draws, draws
 
 
@@ -43,9 +43,9 @@ class Perturbation(ABC):
         if x.shape[0] == 0:
             return out
         numbers = draws(rng, f"{self.name} sequence", self.level, x.shape[0], x.device, index)
-        with exact(x.device):
-            for i, made in zip(range(count), self.sequence(unit(x), count, numbers), strict=False):
-                out[i] = as_given(made, x, self.nearest)
+        with full_precision(x.device):
+            for i, made in zip(range(count), self.sequence(to_floats(x), count, numbers), strict=False):
+                out[i] = as_dtype_of(made, x, self.nearest)
         return out
 
     @property

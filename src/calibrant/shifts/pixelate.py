@@ -25,13 +25,15 @@ class Pixelate(Corruption):
         h, w = x.shape[2:]
         small = max(1, int(h * share)), max(1, int(w * share))
         # like Pillow, average along the rows first; rows that are contiguous in memory are faster to add
-        x = boxed(x.transpose(2, 3).contiguous(), small[1])
-        x = boxed(x.transpose(2, 3).contiguous(), small[0])
+        x = box_mean(x.transpose(2, 3).contiguous(), small[1])
+        x = box_mean(x.transpose(2, 3).contiguous(), small[0])
         # enlarging by BOX takes the pixel under the centre; rows come last, because they are copied as a whole
-        return x.index_select(3, under(w, small[1], x.device)).index_select(2, under(h, small[0], x.device))
+        return x.index_select(3, pixel_under_centre(w, small[1], x.device)).index_select(
+            2, pixel_under_centre(h, small[0], x.device)
+        )
 
 
-def boxed(x: Tensor, size: int) -> Tensor:
+def box_mean(x: Tensor, size: int) -> Tensor:
     """The rows averaged to `size` of them, in whole bytes as Pillow keeps them between its two passes."""
     first, weights = box(x.shape[2], size, x.device)
     total = x.index_select(2, first) * weights[0]
@@ -40,7 +42,7 @@ def boxed(x: Tensor, size: int) -> Tensor:
     return total.add_(0.5).floor_()
 
 
-def under(large: int, small: int, device: torch.device) -> Tensor:
+def pixel_under_centre(large: int, small: int, device: torch.device) -> Tensor:
     """For each of `large` pixels, the one of `small` pixels that lies under its centre."""
     return ((torch.arange(large, device=device) + 0.5) * (small / large)).long().clamp_(max=small - 1)
 

@@ -46,15 +46,15 @@ def gaussian(x: Tensor, sigma: float, truncate: float = 4.0, border: str = "near
 def shifted_sums(x: Tensor, sigma: float, radius: int, axis: int, border: str) -> Tensor:
     """Gaussian blur along one axis."""
     n = x.shape[axis]
-    weights = taps(sigma, radius).tolist()
-    padded = x.index_select(axis, inside(torch.arange(-radius, n + radius, device=x.device), n, border))
+    weights = gaussian_weights(sigma, radius).tolist()
+    padded = x.index_select(axis, border_index(torch.arange(-radius, n + radius, device=x.device), n, border))
     total: Tensor = padded.narrow(axis, radius, n) * weights[radius]
     for i in range(radius):  # smallest weight first, both sides together
         total.add_(padded.narrow(axis, i, n) + padded.narrow(axis, 2 * radius - i, n), alpha=weights[i])
     return total
 
 
-def taps(sigma: float, radius: int) -> Tensor:
+def gaussian_weights(sigma: float, radius: int) -> Tensor:
     """Gaussian weights of −radius … radius, float64, of sum 1."""
     distance = torch.arange(-radius, radius + 1, dtype=torch.float64)
     return torch.softmax(-0.5 / sigma**2 * distance.square(), dim=0)
@@ -66,7 +66,7 @@ def clipped_zoom(x: Tensor, factor: float) -> Tensor:
     return separable(x, zoom_matrix(h, factor, x.device), zoom_matrix(w, factor, x.device))
 
 
-def inside(index: Tensor, n: int, border: str) -> Tensor:
+def border_index(index: Tensor, n: int, border: str) -> Tensor:
     """Map indices into 0 … n − 1 by a rule: "nearest" aaa|abc|ccc, "reflect" cba|abc|cba, "mirror" dcb|abcd|cba."""
     if border == "nearest" or n == 1:
         return index.clamp(0, n - 1)
@@ -79,8 +79,8 @@ def inside(index: Tensor, n: int, border: str) -> Tensor:
 def gaussian_matrix(n: int, sigma: float, truncate: float, border: str, device: Device) -> Tensor:
     """float32 [n, n]: row i holds the weights of the pixels that make pixel i."""
     radius = int(truncate * sigma + 0.5)
-    columns = inside(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n, border)
-    return _place(n, columns, taps(sigma, radius).expand(n, -1), device)
+    columns = border_index(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n, border)
+    return _place(n, columns, gaussian_weights(sigma, radius).expand(n, -1), device)
 
 
 @functools.lru_cache(maxsize=128)

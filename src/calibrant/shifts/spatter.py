@@ -62,14 +62,14 @@ class Spatter(Corruption):
 def sheen(liquid: Tensor) -> Tensor:
     """The brightness of drops [N, 1, H, W], up to 1: embossed by the distance of a pixel from the nearest outline."""
     drops = liquid.clamp(0, 1).mul_(255.0).floor_()
-    far = window(distance(canny(drops, 50, 150), FARTHEST), BOX, "reflect")
+    far = correlate_3x3(distance(canny(drops, 50, 150), FARTHEST), BOX, "reflect")
     relief = equalise(far.add_(1e-4).floor_().clamp_(max=FARTHEST), FARTHEST + 1)
-    relief = window(relief, EMBOSS, "reflect").clamp_(0, 255)
-    shine = drops * window(relief, BOX, "reflect").round_()
+    relief = correlate_3x3(relief, EMBOSS, "reflect").clamp_(0, 255)
+    shine = drops * correlate_3x3(relief, BOX, "reflect").round_()
     return shine / shine.amax((2, 3), keepdim=True).clamp(min=1)  # without a drop there is no sheen
 
 
-def window(x: Tensor, weights: tuple[tuple[float, ...], ...], border: str) -> Tensor:
+def correlate_3x3(x: Tensor, weights: tuple[tuple[float, ...], ...], border: str) -> Tensor:
     """Correlation of x [N, 1, H, W] with a 3 × 3 window. Borders: "replicate", "reflect" (the edge is the mirror)."""
     h, w = x.shape[2:]
     padded = F.pad(x, (1, 1, 1, 1), mode=border)
@@ -84,8 +84,8 @@ def window(x: Tensor, weights: tuple[tuple[float, ...], ...], border: str) -> Te
 def canny(x: Tensor, low: float, high: float) -> Tensor:
     """Edges (bool) of bytes [N, 1, H, W]: ridges of the gradient over `high`, and those over `low` that touch them."""
     h, w = x.shape[2:]
-    across = window(x, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), "replicate")
-    down = window(x, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), "replicate")
+    across = correlate_3x3(x, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), "replicate")
+    down = correlate_3x3(x, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), "replicate")
     steep = across.abs() + down.abs()
     around = F.pad(steep, (1, 1, 1, 1))
 

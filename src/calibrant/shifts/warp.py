@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.elastic import pixels, sample
+from calibrant.shifts.elastic import pixel_places, sample_at
 from calibrant.shifts.perturbation import Perturbation, StepPerturbation
 from calibrant.shifts.random_numbers import Draws
 
@@ -27,7 +27,7 @@ class Translate(StepPerturbation):
     published: ClassVar[int] = 16
 
     def frame(self, x: Tensor, step: int) -> Tensor:
-        return shifted(x, step)
+        return move_right(x, step)
 
 
 class Rotate(StepPerturbation):
@@ -64,7 +64,7 @@ class Tilt(StepPerturbation):
     nearest: ClassVar[bool] = True
 
     def frame(self, x: Tensor, step: int) -> Tensor:
-        return tilted(x, 0.75 * step)
+        return tilt(x, 0.75 * step)
 
 
 class ZoomBlurSequence(Perturbation):
@@ -80,7 +80,7 @@ class ZoomBlurSequence(Perturbation):
             yield total / (i + 1)
 
 
-def shifted(x: Tensor, right: int) -> Tensor:
+def move_right(x: Tensor, right: int) -> Tensor:
     """Moved by whole pixels."""
     w = x.shape[-1]
     by = max(-w, min(w, right))
@@ -104,7 +104,7 @@ def affine(x: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: float = 0
         dtype=torch.float64,
     )
     middle = torch.tensor([w / 2 + 0.5, h / 2 + 0.5], dtype=torch.float64, device=x.device)
-    centre = pixels(h, w, x.device).double() + 0.5
+    centre = pixel_places(h, w, x.device).double() + 0.5
     place = (centre - middle) @ back.T + middle
     size = torch.tensor([w, h], dtype=torch.float64, device=x.device)
     within = ((place >= 0) & (place < size)).all(-1)
@@ -113,7 +113,7 @@ def affine(x: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: float = 0
     return (seen * within).mul_(255.0).add_(1e-3).floor_().div_(255.0)
 
 
-def tilted(x: Tensor, degrees: float) -> Tensor:
+def tilt(x: Tensor, degrees: float) -> Tensor:
     """The image after turning about both axes, seen by a camera at a distance of the image's diagonal."""
     h, w = x.shape[2:]
     a = math.radians(degrees)
@@ -125,6 +125,6 @@ def tilted(x: Tensor, degrees: float) -> Tensor:
     away[2, 3] = f
     seen = torch.tensor([[f, 0, w / 2, 0], [0, f, h / 2, 0], [0, 0, 1, 0]], dtype=torch.float64)
     back = torch.linalg.inv(seen @ away @ about_x @ about_y @ flat).to(x.device)
-    ahead = F.pad(pixels(h, w, x.device).double(), (0, 1), value=1.0) @ back.T
+    ahead = F.pad(pixel_places(h, w, x.device).double(), (0, 1), value=1.0) @ back.T
     place = (ahead[..., :2] / ahead[..., 2:]).float()
-    return sample(x, place.expand(x.shape[0], h, w, 2), "black")
+    return sample_at(x, place.expand(x.shape[0], h, w, 2), "black")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.blur import fast_length, fft_filter, motion
+from calibrant.shifts.blur import fft_filter, motion
 from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.random_numbers import Draws
@@ -71,7 +71,7 @@ class Frost(Corruption):
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
         kept, added = self.strength(x, severity)
         h, w = x.shape[2:]
-        ice = panes(numbers, h, w, 32 if self.small(x) else 224)
+        ice = ice_pieces(numbers, h, w, 32 if self.small(x) else 224)
         return x.mul_(kept).add_(ice if x.shape[1] == 3 else grey(ice), alpha=added)
 
 
@@ -130,7 +130,7 @@ def plasma(numbers: Draws, side: int, decay: float) -> Tensor:
     return corners.sub_(low).div_(high - low)
 
 
-def panes(numbers: Draws, h: int, w: int, size: int) -> Tensor:
+def ice_pieces(numbers: Draws, h: int, w: int, size: int) -> Tensor:
     """Pieces of ice [N, 3, H, W] in [0, 1].
 
     For each photograph we measured, on pieces of 32 × 32 (after its reduction to a fifth) and of 224 × 224: the mean
@@ -157,7 +157,9 @@ def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: 
     They are cut from larger fields, so that they contain waves longer than the image, and are rough in places and
     smooth in others, as the photographs are: an evenly rough Gaussian field would cost a classifier more accuracy.
     """
-    tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
+    from scipy.fft import next_fast_len
+
+    tall, wide = (next_fast_len(n * 5 // 4, real=True) for n in (h, w))
     noise = numbers.normal(1, tall, wide, stream=1)
     factor = amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
     field = fft_filter(noise, factor, [tall, wide])[..., :h, :w]

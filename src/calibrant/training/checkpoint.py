@@ -108,13 +108,13 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint; None if there is none. `say` is told which ones are skipped, and why."""
-    there = epochs(folder)
-    for epoch in there:
+    found = epochs(folder)
+    for epoch in found:
         try:
             return read(folder, epoch)
         except FileError as error:
             say(f"{error}; using the checkpoint before it")
-    if there:
+    if found:
         raise FileError(f"no checkpoint in {folder} is intact; delete the run's folder to start again")
     return None
 

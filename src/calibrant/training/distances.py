@@ -78,22 +78,28 @@ class Distances:
             )
 
 
-def measured(
+def load_or_measure(
     members: Sequence[nn.Module],
     data: Data,
     split: Split | str,
     folder: Path,
     *,
+    spare: Path | None = None,
     ruler: str = "ddn",
     limit: int | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Distances:
-    """The distances of a split, read from `folder` (RUN/robustness), or measured by an attack and stored there."""
+    """The distances of a split, read from `folder` (RUN/robustness), or measured by an attack and stored there.
+
+    With a `spare` folder, `folder` may be read-only: distances that it lacks are then stored in the spare one.
+    """
     if ruler not in RULERS:
         raise unknown("ruler", ruler, RULERS)
     name = Split(split)
     check_attackable(data, name)
+    if spare is not None and not outputs.is_writable(folder / ruler):
+        folder = spare if needs_attack(members, data, [name], folder, ruler=ruler, limit=limit) else folder
     part, path = _items_and_file(data, name, folder, ruler, limit)
     items, weights = items_hash(part), network_hash(members)
     if (found := _stored(path, items, weights, ruler)) is not None:
@@ -110,15 +116,6 @@ def measured(
     return out
 
 
-def choose_folder(
-    members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
-) -> Path:
-    """The folder for distances: `beside` the attacked network, or `own` if that can neither hold nor give them."""
-    if outputs.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
-        return beside
-    return own
-
-
 def needs_attack(
     members: Sequence[nn.Module],
     data: Data,
@@ -128,7 +125,7 @@ def needs_attack(
     ruler: str,
     limit: int | None = None,
 ) -> bool:
-    """Whether `measured` would have to attack, and so need a folder that it can write to."""
+    """Whether `load_or_measure` would have to attack, and so need a folder that it can write to."""
     weights = network_hash(members)
     for split in splits:
         part, path = _items_and_file(data, split, folder, ruler, limit)

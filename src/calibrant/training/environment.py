@@ -67,9 +67,9 @@ def threads(count: int) -> Iterator[None]:
 
 def recorded_threads(run: Path) -> int | None:
     """The number of threads that the run in this folder started with, if it is recorded."""
-    there = run / "environment.json"
-    found = hashed.read(there).get("threads") if there.is_file() else None
-    return found if isinstance(found, int) and found > 0 else None
+    record = run / "environment.json"
+    threads = hashed.read(record).get("threads") if record.is_file() else None
+    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 @cache

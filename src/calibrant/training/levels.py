@@ -43,12 +43,12 @@ RECORD = "levels.json"
 PARTS = (Split.TRAIN, Split.VALIDATION)
 
 
-def wanted(recipe: Recipe) -> bool:
+def are_needed(recipe: Recipe) -> bool:
     """Whether the recipe's targets need robustness levels."""
     return hasattr(TARGETS.get(recipe.targets.name), "ruler")
 
 
-def option(recipe: Recipe, name: str) -> Any:
+def target_option(recipe: Recipe, name: str) -> Any:
     """The value of an option of the recipe's targets, or its default."""
     return recipe.targets.options.get(name, getattr(TARGETS[recipe.targets.name], name))
 
@@ -73,12 +73,12 @@ def levels_of(train: Distances, validation: Distances, data: Data, count: int) -
 
 def check(recipe: Recipe, how: How, data: Data) -> None:
     """Refuse what cannot work, before anything is written or trained."""
-    if not wanted(recipe):
+    if not are_needed(recipe):
         if how.levels is not None:
             raise InputError(f"--levels is for targets that need robustness levels, not {recipe.targets.name!r}")
         return
     _check_refreshes(recipe)
-    count = option(recipe, "levels")
+    count = target_option(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:
             more = "train on more items" if split is Split.TRAIN else "hold out more"
@@ -91,7 +91,7 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
 
 def _check_refreshes(recipe: Recipe) -> None:
     """Refuse a refresh after the last epoch: it would never happen, and the run would be called by the wrong method."""
-    after = list(option(recipe, "refresh_after"))
+    after = list(target_option(recipe, "refresh_after"))
     late = [epoch for epoch in after if epoch >= recipe.epochs]
     if late:
         share = [recipe.epochs * (i + 1) // (len(after) + 1) for i in range(len(after))]
@@ -108,7 +108,7 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
     run = attacked_run(folder)
     if run is None:
-        _read(folder, data, str(option(recipe, "ruler")))
+        _read(folder, data, str(target_option(recipe, "ruler")))
         return
     theirs, ours = read(run / "recipe.json").data, recipe.data
     if theirs != ours:
@@ -186,15 +186,15 @@ class LevelSource:
             assert self.first is not None, "prepare() comes first"
             return self.first
         store = self.folder / FOLDER / f"epoch-{epoch:05d}"
-        return levels_of(*self._measured(members, store, quiet=True), self.data, self.count)
+        return levels_of(*self._measured(members, store, store, quiet=True), self.data, self.count)
 
     @property
     def ruler(self) -> str:
-        return str(option(self.recipe, "ruler"))
+        return str(target_option(self.recipe, "ruler"))
 
     @property
     def count(self) -> int:
-        return int(option(self.recipe, "levels"))
+        return int(target_option(self.recipe, "levels"))
 
     def _start(self) -> tuple[tuple[Distances, Distances], Path]:
         """Return (the distances to start with, the run or folder that they are from)."""
@@ -204,8 +204,7 @@ class LevelSource:
             assert given is not None
             return _read(given, self.data, self.ruler), given
         members, own = load(run, self.how.network).members, self.folder / FOLDER / VANILLA
-        store = distances.choose_folder(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
-        return self._measured(members, store, quiet=self.how.quiet), run
+        return self._measured(members, run / FOLDER, own, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:
         from calibrant.training.run import train
@@ -219,11 +218,13 @@ class LevelSource:
         train(vanilla(self.recipe), self.folder / VANILLA, how, self.data)
         return self.folder / VANILLA
 
-    def _measured(self, members: Sequence[nn.Module], store: Path, quiet: bool) -> tuple[Distances, Distances]:
-        bar = not quiet and sys.stderr.isatty()
+    def _measured(
+        self, members: Sequence[nn.Module], store: Path, spare: Path, quiet: bool
+    ) -> tuple[Distances, Distances]:
+        options: dict[str, Any] = {"ruler": self.ruler, "device": self.device}
+        options["progress"] = not quiet and sys.stderr.isatty()
         train, validation = (
-            distances.measured(members, self.data, split, store, ruler=self.ruler, device=self.device, progress=bar)
-            for split in PARTS
+            distances.load_or_measure(members, self.data, split, store, spare=spare, **options) for split in PARTS
         )
         return train, validation
 
@@ -252,8 +253,10 @@ def is_source(place: Path, folder: Path, own: Own | None = None) -> bool:
     record = read_record(folder)
     try:
         stored = place / f"{Split.TRAIN.value}.safetensors"
-        there = stored.is_file()
-        network = distances.read(stored).network if there else distances.network_hash(load(place, own).members)
+        if stored.is_file():
+            network = distances.read(stored).network
+        else:
+            network = distances.network_hash(load(place, own).members)
     except (CalibrantError, OSError):
         return False  # missing, unreadable or damaged
     return bool(record["network"] == network)

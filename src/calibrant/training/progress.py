@@ -59,12 +59,12 @@ class Progress:
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[says]}"),
+            TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(),
         )
         self._rich = Rich(*columns, console=Console(file=sys.stderr))
         self._task = self._rich.add_task(
-            escaped(self.name), total=self.epochs * steps, completed=epoch * steps, says=""
+            escaped(self.name), total=self.epochs * steps, completed=epoch * steps, numbers=""
         )
         self._rich.start()
 
@@ -73,8 +73,8 @@ class Progress:
         if self._rich is None or (now := time.perf_counter()) - self._drawn < REDRAW_SECONDS:
             return
         self._drawn = now
-        says = f"{self._last} {images / max(seconds, 1e-9):,.0f} img/s"
-        self._rich.update(self._task, completed=done, says=says)
+        numbers = f"{self._last} {images / max(seconds, 1e-9):,.0f} img/s"
+        self._rich.update(self._task, completed=done, numbers=numbers)
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         """Report an epoch: one line in the log, and the latest numbers beside the bar."""

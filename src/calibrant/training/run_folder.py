@@ -140,11 +140,11 @@ def alone_in(folder: Path) -> Iterator[None]:
 def check_recipe(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder with another recipe's training or search, naming the settings that differ."""
     check_records(folder)
-    there = folder / "recipe.json"
+    record = folder / "recipe.json"
     begun = any(checkpoint.exists(path) for path in (folder / "checkpoint", *visible(folder, "points/*/checkpoint")))
-    if not there.is_file() or not begun:  # nothing can be lost: no training reached the end of its first epoch
+    if not record.is_file() or not begun:  # nothing can be lost: no training reached the end of its first epoch
         return
-    old, new = read(there).content(), recipe.content()
+    old, new = read(record).content(), recipe.content()
     differ = sorted(k for k in new if old.get(k) != new[k])
     if differ:
         raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")

@@ -73,7 +73,7 @@ class Material:
 
     def remark(self, cell: Cell) -> str:
         """Return what was done to foreign images to make them fit."""
-        return self.foreign(cell.name).said if cell.kind == "outside" else ""
+        return self.foreign(cell.name).note if cell.kind == "outside" else ""
 
     def _part(self, cell: Cell) -> Part:
         if cell.kind == "calibration":
