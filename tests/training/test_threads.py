@@ -13,7 +13,7 @@ from calibrant.files import hashed
 from calibrant.losses import CrossEntropy
 from calibrant.training import How, read, train
 from calibrant.training.environment import enough_threads, recorded_threads
-from calibrant.training.optimiser import Optimiser, make
+from calibrant.training.optimiser import Optimiser, make_optimiser
 from calibrant.training.step import Member, Step
 
 
@@ -65,7 +65,7 @@ def test_a_step_on_the_cpu_leaves_autograds_threads_as_the_caller_has_them(enabl
         loss.backward()  # type: ignore[no-untyped-call]
 
     model = nn.Linear(3, 2)
-    member = Member(model, make(Optimiser("sgd", 0.1), model), model)
+    member = Member(model, make_optimiser(Optimiser("sgd", 0.1), model), model)
     step = Step(member, CrossEntropy(reduction="none"), backward=backward)
     with torch.autograd.set_multithreading_enabled(enabled):
         step(torch.ones(4, 3), torch.eye(2)[[0, 1, 0, 1]], None, torch.arange(4), 4)

@@ -139,7 +139,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
         if fabric.is_global_zero:
             run_folder.write_records(folder, recipe, loaded, fabric)
         fabric.barrier()
-        if how.refresh is None and levels.wanted(recipe):
+        if how.refresh is None and levels.are_needed(recipe):
             source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)
             source.prepare()  # before the loop, so that each stage has its own bar
             loop.refresh = source
