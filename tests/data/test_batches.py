@@ -116,7 +116,7 @@ def test_labelled_images_move_with_their_pixels() -> None:
         assert not x[:, 0][~inside].any()
 
 
-def test_floats_and_tokens() -> None:
+def test_floats_tokens_and_precision(part: Part) -> None:
     values = torch.randn(5, 7, generator=rng())
     (x, _, _) = next(iter(Batches(Part(values, torch.zeros(5).long(), torch.arange(5)), 5)))
     assert torch.equal(x, values)
@@ -125,6 +125,8 @@ def test_floats_and_tokens() -> None:
     tokens = torch.randint(0, 99, (5, 7), generator=rng())
     (x, _, _) = next(iter(Batches(Part(tokens, torch.zeros(5).long(), torch.arange(5)), 5)))
     assert torch.equal(x, tokens)
+    (x, _, _) = next(iter(Batches(part, 4, dtype=torch.bfloat16)))
+    assert x.dtype == torch.bfloat16
 
 
 def test_mistakes_are_named(part: Part) -> None:

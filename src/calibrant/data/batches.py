@@ -48,6 +48,7 @@ class Batches:
         std: Sequence[float] | None = None,
         drop_last: bool = False,
         channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         if batch_size < 1:
@@ -61,7 +62,7 @@ class Batches:
             raise InputError(f"crop and flip take maps of labels as large as the images, not {sizes}; drop augment")
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
-        self.device, self.shard = torch.device(device), shard
+        self.device, self.dtype, self.shard = torch.device(device), dtype, shard
         self.workers = int(getattr(part.items, "workers", 0))  # processes that fetch items of a Dataset
         self.mean, self.std = mean, std
         self._y, self._index = part.y.to(self.device), part.index.to(self.device)
@@ -139,7 +140,7 @@ class Batches:
         if self._scale is None:
             self._scale = self._affine(x)
         scale, shift = self._scale
-        out = x.mul(scale).add_(shift) if x.dtype == torch.float32 else x.float().mul_(scale).add_(shift)
+        out = x.to(self.dtype).mul_(scale).add_(shift) if x.dtype != self.dtype else x.mul(scale).add_(shift)
         return out.permute(0, 3, 1, 2) if last else out
 
     def _affine(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +149,7 @@ class Batches:
         std = torch.tensor(self.std if self.std is not None else [1.0], dtype=torch.float64)
         shape = (-1,) if self.channels_last and x.ndim == 4 else (-1, *[1] * (x.ndim - 2))
         made = ((1 / (unit * std)).reshape(shape), (-mean / std).reshape(shape))
-        return made[0].to(self.device, torch.float32), made[1].to(self.device, torch.float32)
+        return made[0].to(self.device, self.dtype), made[1].to(self.device, self.dtype)
 
     def _loader(self, order: Tensor, spans: list[slice]) -> Any:
         """A loader for items that stay in their Dataset: worker processes fetch and stack them, batch by batch."""
