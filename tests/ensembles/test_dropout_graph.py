@@ -206,9 +206,9 @@ def test_a_network_that_mixes_stacked_members_runs_whole() -> None:
 def test_a_network_without_a_graph_runs_whole_and_warns_once(how: Any) -> None:
     ours, theirs, x = network(how), network(how), X.clone()
     ensemble = MCDropout(ours, members=4)
-    with pytest.warns(CalibrantWarning, match=f"runs Net whole for every member: .*{WHOLE[how]}") as said:
+    with pytest.warns(CalibrantWarning, match=f"runs Net whole for every member: .*{WHOLE[how]}") as warned:
         got = ensemble.members(x)
-    assert len(said) == 1 and torch.equal(x, X)
+    assert len(warned) == 1 and torch.equal(x, X)
     assert torch.equal(got, looped(MCDropout(theirs, members=4), X))
     for name, value in theirs.state_dict().items():  # a network that changes itself has done so equally often
         assert torch.equal(ours.state_dict()[name], value), name

@@ -101,8 +101,8 @@ def export(model: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
         except NoGraph:
             raise
         except Exception as error:  # the network's own code runs here and may fail in any way
-            said = str(error).strip().splitlines() or [""]
-            raise NoGraph(f"torch.export cannot follow it ({type(error).__name__}: {said[0]})") from error
+            reason = str(error).strip().partition("\n")[0]
+            raise NoGraph(f"torch.export cannot follow it ({type(error).__name__}: {reason})") from error
         finally:
             logging.disable(logging.NOTSET)
 
