@@ -14,6 +14,7 @@ import calibrant
 from calibrant.attacks import DDN, Bounds, robustness
 from calibrant.attacks.networks import weights_hash
 from calibrant.errors import InputError
+from calibrant.nn.activations import relu6
 from tests.attacks.conftest import Victim
 
 
@@ -66,17 +67,8 @@ def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> Non
     twin = nn.Sequential(*net)
     with torch.no_grad():
         moved = nn.Sequential(*net[:-1], nn.Linear(676, 10))
-    hashes = [
-        weights_hash(each)
-        for each in (
-            net,
-            other,
-            moved,
-            calibrant.smooth(net, ["2"]),
-            Own(net),
-            Own(moved),
-        )
-    ]
+    different = net, other, moved, calibrant.smooth(net, ["2"]), relu6(net), Own(net), Own(moved)
+    hashes = [weights_hash(each) for each in different]
     assert len(set(hashes)) == len(hashes)
     assert weights_hash(twin) == weights_hash(net) and weights_hash(Own(twin)) == weights_hash(Own(net))
     for kind in ("closure", "method", "partial"):  # two of them may differ by their code alone

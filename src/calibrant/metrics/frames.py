@@ -107,7 +107,7 @@ class Frames:
         if not bool(known.any()):
             raise InputError(f"frame {len(self.rows)} has no labelled pixel (all are {ignore})")
         try:
-            scores = reduce(predictions(flat[known], y[known]), self.bins)
+            scores = reduce(predictions(flat[known], y[known]), self.bins, classwise=False)
         except InputError as error:
             raise InputError(f"frame {len(self.rows)}, of its labelled pixels: {error}") from None
         self.rows.append(frame_sums(scores, predicted, previous, logits.shape[-1]))

@@ -44,7 +44,7 @@ def collect_logits(
 
 
 def largest_logit(logits: Tensor) -> Tensor:
-    """[..., K] → [..., 2]: the largest logit and its class (exact in float32 below 16 million classes)."""
+    """The largest logit and its class, [..., K] → [..., 2] (exact in float32 below 16 million classes)."""
     largest, predicted = logits.max(-1)
     return torch.stack((largest, predicted.to(largest.dtype)), -1)
 
