@@ -14,6 +14,7 @@ import calibrant
 from calibrant.attacks import DDN, Bounds, robustness
 from calibrant.attacks.networks import weights_hash
 from calibrant.errors import InputError
+from calibrant.nn.activations import relu6
 from tests.attacks.conftest import Victim
 
 
@@ -73,15 +74,19 @@ def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> Non
             other,
             moved,
             calibrant.smooth(net, ["2"]),
+            relu6(net),
+            *(relu6(calibrant.smooth(net, "after 1", kernel=kernel)) for kernel in ((1, 1), (1, 2, 1))),  # at one place
             Own(net),
             Own(moved),
         )
     ]
     assert len(set(hashes)) == len(hashes)
     assert weights_hash(twin) == weights_hash(net) and weights_hash(Own(twin)) == weights_hash(Own(net))
-    for kind in ("closure", "method", "partial"):  # two of them may differ by their code alone
+    marked = wrappings(net)["closure"]
+    marked.class_axis = 1
+    for given in (*(wrappings(net)[kind] for kind in ("closure", "method", "partial")), marked):  # code may differ
         with pytest.raises(InputError, match="a store cannot tell this .* pass the network itself"):
-            robustness(wrappings(net)[kind], victim.x, bounds=victim.bounds, store=tmp_path / "s")
+            robustness(given, victim.x, bounds=victim.bounds, store=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
