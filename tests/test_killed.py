@@ -151,7 +151,7 @@ def test_chunks_of_a_finished_measurement_go(trained: Path) -> None:
     (left / "00000.safetensors").write_bytes(b"")
     recipe = read("ar-adals/digits", AR_ADALS)
     data = load_data("digits", seed=recipe.data.seed, sizes=recipe.data.sizes)
-    distances.measured(load(trained / "vanilla").members, data, Split.TRAIN, left.parents[1], ruler="ddn")
+    distances.load_or_measure(load(trained / "vanilla").members, data, Split.TRAIN, left.parents[1], ruler="ddn")
     assert not left.exists()
 
 

@@ -1,8 +1,9 @@
-"""Laws that every calibrator of the table obeys. A new line in the table is tested here by itself."""
+"""Laws that every calibrator of the table obeys; a new line of the table is tested without further code."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
@@ -15,7 +16,10 @@ from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
 from calibrant.functional.settings import kinds_of
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES, Calibrator, load
+from calibrant.posthoc.confidnet import ConfidNet
 from calibrant.posthoc.map import FittedMap, promises_label
+from calibrant.posthoc.trust_score import TrustScore
+from calibrant.types import Predictions
 from tests.posthoc.simulated import simulated
 
 
@@ -28,7 +32,9 @@ def variants() -> list[tuple[str, Calibrator]]:
     return out
 
 
+MODELS: list[Calibrator] = [ConfidNet(hidden=16, layers=1, epochs=10), TrustScore()]
 each = pytest.mark.parametrize("calibrator", [c for _, c in variants()], ids=[n for n, _ in variants()])
+each_and_models = pytest.mark.parametrize("calibrator", [c for _, c in variants()] + MODELS, ids=lambda c: str(c.name))
 
 
 SMOOTH = (
@@ -51,8 +57,18 @@ def fitted() -> dict[str, FittedMap]:
 def fit(calibrator: Calibrator, cache: dict[str, FittedMap]) -> FittedMap:
     key = repr(calibrator)
     if key not in cache:
-        cache[key] = calibrator.fit(simulated(1500, scale=2.0))
+        cache[key] = calibrator.fit(featured(1500))
     return cache[key]
+
+
+def featured(n: int, seed: int = 0) -> Predictions:
+    """Predictions with features, which models of confidence read."""
+    p = simulated(n, scale=2.0, seed=seed)
+    return replace(p, features=p.logits)
+
+
+def test_every_confidence_model_is_tested() -> None:
+    assert {model.name for model in MODELS} == CONFIDENCES.keys()
 
 
 @each
@@ -67,9 +83,9 @@ def test_shape_dtype_and_finiteness(calibrator: Calibrator, fitted: dict[str, Fi
     assert after.fitted_on == simulated(1500, scale=2.0).fingerprint()
 
 
-@each
+@each_and_models
 def test_label_is_kept_if_promised(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
-    m, new = fit(calibrator, fitted), simulated(2000, seed=2, scale=2.0)
+    m, new = fit(calibrator, fitted), featured(2000, seed=2)
     if promises_label(m):
         assert torch.equal(reduce(m.predictions(new)).predicted, reduce(new).predicted)
 
@@ -161,23 +177,22 @@ def test_row_order_does_not_matter(calibrator: Calibrator, fitted: dict[str, Fit
     assert torch.allclose(a, b, atol=1e-5)
 
 
-@each
+@each_and_models
 def test_disk_round_trip_is_bit_for_bit(calibrator: Calibrator, fitted: dict[str, FittedMap], tmp_path: Path) -> None:
     m = fit(calibrator, fitted)
     again = load(m.save(tmp_path / "map"))
     assert type(again) is type(m) and again.settings() == m.settings()
     for name, tensor in m.tensors().items():
         assert same_bits(tensor, again.tensors()[name])
-    new = simulated(300, seed=8, scale=2.0)
-    assert new.logits is not None
-    assert same_bits(m(new.logits), again(new.logits))
-    assert same_bits(reduce(m.predictions(new)).confidence, reduce(again.predictions(new)).confidence)
+    before, after = (one.predictions(featured(300, seed=8)) for one in (m, again))
+    assert before.logits is not None and after.logits is not None and same_bits(before.logits, after.logits)
+    assert same_bits(reduce(before).confidence, reduce(after).confidence)
     assert again.record.data == m.record.data and again.record.n == 1500
 
 
-@each
+@each_and_models
 def test_same_data_gives_the_same_map_and_no_global_randomness(calibrator: Calibrator) -> None:
-    p = simulated(500, scale=2.0)
+    p = featured(500)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     a = calibrator.fit(p)

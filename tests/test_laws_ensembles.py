@@ -30,7 +30,7 @@ def network(seed: int = 0) -> nn.Module:
 
 
 def relatives(model: nn.Module, n: int) -> list[nn.Module]:
-    """Other networks of its shape."""
+    """Return n networks of the same shape with other weights."""
     out = [copy.deepcopy(model).eval() for _ in range(n)]
     with torch.no_grad():
         for s, other in enumerate(out):
@@ -40,7 +40,7 @@ def relatives(model: nn.Module, n: int) -> list[nn.Module]:
 
 
 def states(model: nn.Module, n: int = 4) -> list[dict[str, torch.Tensor]]:
-    """Checkpoints of the end of a training run."""
+    """Return n checkpoints, as from the end of a training run."""
     return [model.state_dict(), *(other.state_dict() for other in relatives(model, n - 1))]
 
 
@@ -134,7 +134,7 @@ def test_a_loader_gives_predictions_pooled_or_by_member(name: str) -> None:
 
 
 def pixels() -> nn.Module:
-    """[N, 3, H, W] → [N, 4, H, W], as torch's convolutions have it."""
+    """Return a network [N, 3, H, W] → [N, 4, H, W]."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 4, 1)).eval()
@@ -158,18 +158,18 @@ MAPS[0, :4] = MAPS[3, 1, 2] = 255
 
 
 def looped(ensemble: Ensemble, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(what the members say, the mean of their probabilities), member after member, in float64."""
-    said = []
+    """Return the outputs of all members, and the mean of their probabilities in float64, from a loop over members."""
+    outputs = []
     for j in range(ensemble.size):
         with ensemble.member(j) as member, torch.no_grad():
-            said.append(member(IMAGES))
-    total = sum((torch.softmax(z.double(), axis) for z in said), torch.zeros((), dtype=torch.float64))
-    return torch.stack(said), total / len(said)
+            outputs.append(member(IMAGES))
+    total = sum((torch.softmax(z.double(), axis) for z in outputs), torch.zeros((), dtype=torch.float64))
+    return torch.stack(outputs), total / len(outputs)
 
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize(
-    ("model", "said", "axis"),
+    ("model", "given", "axis"),
     [
         (pixels, {}, 1),
         (pixels, {"class_axis": 1}, 1),
@@ -181,22 +181,22 @@ def looped(ensemble: Ensemble, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     ids=["default", "1", "-3", "last", "three axes, 1", "three axes, last"],
 )
 def test_maps_are_pooled_over_their_classes(
-    name: str, model: Callable[[], nn.Module], said: dict[str, int], axis: int
+    name: str, model: Callable[[], nn.Module], given: dict[str, int], axis: int
 ) -> None:
     def ensemble() -> Ensemble:  # temporal smoothing remembers
         return MAKE[name](model(), 3)
 
-    if name == "temporal":  # a member is a stream already, which has to know
-        members, mean = looped(replace(ensemble(), **said), axis)  # type: ignore[type-var]
+    if name == "temporal":  # its member is a stream, which is told the axis beforehand
+        members, mean = looped(replace(ensemble(), **given), axis)  # type: ignore[type-var]
     else:
         members, mean = looped(ensemble(), axis)
-    torch.testing.assert_close(ensemble()(IMAGES, **said).exp(), mean, atol=1e-6, rtol=0)
-    torch.testing.assert_close(ensemble().members(IMAGES, **said), members)
+    torch.testing.assert_close(ensemble()(IMAGES, **given).exp(), mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ensemble().members(IMAGES, **given), members)
     y = MAPS.flatten(1) if members.ndim == 4 else MAPS
     kept = y != 255
     loader = [(IMAGES, y)]
     rows = mean.movedim(axis, -1)[kept]
-    options = {"ignore_index": 255, **said}
+    options = {"ignore_index": 255, **given}
     for pooled in (ensemble().predict(loader, **options), calibrant.predict(ensemble(), loader, **options)):
         torch.testing.assert_close(pooled.logits.double().softmax(-1), rows, atol=1e-6, rtol=0)
         assert torch.equal(pooled.labels, y[kept]) and len(pooled.group.unique()) == 5
@@ -217,9 +217,9 @@ def test_three_axes_are_not_guessed(name: str) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_a_network_may_state_its_class_axis(name: str) -> None:
     model = Turned(3)
-    told = MAKE[name](model, 2)(IMAGES, class_axis=-1)
+    by_argument = MAKE[name](model, 2)(IMAGES, class_axis=-1)
     model.class_axis = -1
-    torch.testing.assert_close(MAKE[name](model, 2)(IMAGES), told)
+    torch.testing.assert_close(MAKE[name](model, 2)(IMAGES), by_argument)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -244,7 +244,7 @@ def test_one_logit_per_item_is_that_of_class_1(name: str, column: bool) -> None:
 
 
 def ingredients(**settings: Any) -> Ingredients:
-    """What a run of checkpoints offers: one network, and data for whoever asks."""
+    """Return what a run provides: one network, its checkpoints, and data."""
     model = network().eval()
     loader = [(x(), torch.arange(12) % 4)]
     return Ingredients(
@@ -266,9 +266,9 @@ def test_every_ensemble_of_the_table_builds_itself(name: str) -> None:
     assert made(x()).shape == (12, 4)
 
 
-def test_a_new_entry_that_nobody_builds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_entry_without_build_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Newcomer(Ensemble):
-        """A class in the table, and no builder."""
+        """A class without a method `build`."""
 
     monkeypatch.setitem(ENSEMBLES, "newcomer", Newcomer)
     with pytest.raises(InputError, match="Newcomer cannot be built by name"):

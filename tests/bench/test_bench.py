@@ -13,7 +13,7 @@ import scipy.stats
 from calibrant import files
 from calibrant.bench import Cell, Store
 from calibrant.bench.measure import blank
-from calibrant.bench.seeds import interval, moments, within
+from calibrant.bench.seeds import interval, moments
 from calibrant.bench.tables import compared, lines, row_statuses
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
@@ -195,11 +195,6 @@ def test_cells_without_intervals_give_that_of_the_seeds_from_three_on() -> None:
     assert (line.low, line.high) == pytest.approx(expected) and line.of == "seeds"
     [two] = lines([cell("a", s, v) for s, v in enumerate(values[:2])])
     assert (two.low, two.high, two.of) == (None, None, "nothing")
-
-
-def test_an_interval_stays_in_the_range_of_the_metric() -> None:
-    assert (within("ece"), within("gap"), within("nll")) == ((0.0, 1.0), (-1.0, 1.0), (0.0, np.inf))
-    assert within("sigma") == (-np.inf, np.inf), "what is not in the table of metrics is left alone"
 
 
 SEEDS = ((0, 0.1, 0.03), (1, 0.3, 0.05))

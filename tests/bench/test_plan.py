@@ -62,16 +62,6 @@ def test_minutes_follow_from_epochs_and_the_median_pace(tmp_path: Path) -> None:
     assert [c.trainings for c in plan([OTHER, shared], cells, 5, "paper", place)] == [5, 0]  # and count once
 
 
-@pytest.mark.parametrize("names", [("ar/table3",), ("pep",), ("ss/table_e1", "scorecard/cifar100"), ("rc/selection",)])
-def test_the_plan_has_the_trainings_that_run_goes_through(names: tuple[str, ...], tmp_path: Path) -> None:
-    rows, place = [e for name in names for e in experiments(name)], Place(tmp_path / "results", tmp_path / "runs")
-    costs = plan(rows, [], 2, "paper", place)
-    trained = [s for s in graph([(e, s) for e in rows for s in range(2)], "paper", place) if isinstance(s, Train)]
-    assert sum(c.trainings for c in costs) == len({s.key for s in trained}) > 0
-    assert sum(c.unpaced for c in costs) == len(trained) and {c.total for c in costs if c.trainings} == {None}
-    assert all(c.done == 0 for c in costs)
-
-
 def test_the_rows_of_the_queue_unfold_into_steps(tmp_path: Path) -> None:
     """Every ROW of results/PLAN.md: its rows exist, its settings are settings, and it has trainings for every seed."""
     text = (Path(__file__).resolve().parents[2] / "results" / "PLAN.md").read_text("utf-8")

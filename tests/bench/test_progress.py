@@ -1,11 +1,13 @@
-"""While steps run, a line now and then says how far they are."""
+"""While steps run, a line now and then says how far they are, and nothing else is printed."""
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
+from lightning_utilities.core import rank_zero
 
 from calibrant.bench import progress
 from calibrant.bench.place import Place
@@ -13,6 +15,7 @@ from calibrant.bench.train import Train
 from calibrant.executors import InProcess, LocalProcesses, Pool, execute
 from calibrant.training import How
 from calibrant.training import read as recipe
+from calibrant.training.run import make_fabric
 from tests.executors.test_executors import Note
 
 
@@ -45,3 +48,18 @@ def test_a_training_tells_its_epoch_unless_it_shows_a_bar(tmp_path: Path) -> Non
     assert step.progress() == "", "a line is being written"
     shown = Train(step.recipe, Place(tmp_path, tmp_path, How(device="cpu")))
     assert shown.progress() is None
+
+
+def test_lightning_gives_no_tips() -> None:
+    """With bfloat16 it would announce mixed precision, in every process."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    import lightning  # noqa: F401, which replaces the logger
+
+    rank_zero.log.addHandler(handler)
+    try:
+        make_fabric(recipe("digits/cross_entropy", ["precision=bfloat16"]), How(device="cpu"))
+    finally:
+        rank_zero.log.removeHandler(handler)
+    assert not records

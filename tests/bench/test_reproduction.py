@@ -95,12 +95,6 @@ def _with(found: Cell, **settings: Any) -> Cell:
     return Cell(**{**vars(found), "settings": {"recipe": {**found.settings["recipe"], **settings}}})
 
 
-def test_seeds_are_paired() -> None:
-    cells = [*three("base", 0.06), cell("better", 2, 0.03), cell("better", 7, 0.0)]
-    verdict = entry(entries_of(TABLE, cells), "better").verdict
-    assert verdict is not None and verdict.word == "single run" and verdict.mean == pytest.approx(-0.031)
-
-
 def test_a_printed_table_has_every_caveat_and_the_rule() -> None:
     cells = [
         *three("base", 0.06, note="schedule ours"),

@@ -154,9 +154,6 @@ def test_the_training_items_are_measured_without_augmentation(tmp_path: Path) ->
     dropout = Choice("dropout", {"members": 2})
     asked = replace(PLAIN, recipe=moved, shifts=("train",), ensembles=(dropout,))
     cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs")
-    sets = ("", "train")
-    found = {"+".join(filter(None, (s, e, c))) for s in sets for e in ("", "dropout") for c in ("", "temperature")}
-    assert set(cell.measured) == found - {""} | {AS_TRAINED}
     run = load_run(tmp_path / "runs" / cell.extras["run"])
     part = here(tmp_path).data(run.recipe)[Split.TRAIN]
     mean, std = (torch.tensor(v)[:, None, None] for v in (run.mean, run.std))
@@ -168,13 +165,3 @@ def test_the_training_items_are_measured_without_augmentation(tmp_path: Path) ->
     assert cell.measured["train+dropout"]["nll"] != cell.measured["train"]["nll"]
     with pytest.raises(InputError, match="data sets of its own"):
         measure(replace(asked, ensembles=(), pool=2), 0, "smoke", Store(tmp_path / "results"), tmp_path)
-
-
-def test_the_shifts_of_a_network_are_predicted_once_for_all_rows(tmp_path: Path) -> None:
-    rows = experiments("scorecard/cifar100")
-    same = [e for e in rows if e.row in ("cross_entropy", "pep", "swa", "swag", "snapshot")]
-    steps = graph([(e, 0) for e in same], "paper", Place(tmp_path / "results", tmp_path / "runs"))
-    predicted = [s for s in steps if isinstance(s, Predict)]
-    assert [p.ensemble and p.ensemble.name for p in predicted] == [None, "pep", "swa", "swag", "snapshot"]
-    everything = [s for s in steps if isinstance(s, Measure)]
-    assert all(predicted[0].key in m.needs for m in everything) and len(everything) == len(same)

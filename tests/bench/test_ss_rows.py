@@ -11,20 +11,13 @@ from calibrant.nn.antialias import blurpooled
 from calibrant.nn.surgery import smoothed
 from calibrant.papers import experiments
 
-ROWS = {
-    "table_b1": 32, "table_b2": 16, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 16, "table_c2": 16,
-    "training": 18, "figure_f1": 10, "section_c3": 4, "figure_e1": 4, "table2": 2, "table_e1": 42,
-    "table_e2": 8, "table_e3": 6, "table_e4": 4, "figure9": 12,
-}  # fmt: skip
-
 
 def key(name: str) -> str:
     [experiment] = experiments(f"ss/{name}")
     return experiment.recipe.key()
 
 
-def test_every_study_of_the_paper_has_its_rows() -> None:
-    assert {table: len(experiments(f"ss/{table}")) for table in ROWS} == ROWS
+def test_rows_of_tables_have_numbers_and_single_seeds_are_noted() -> None:
     for table in ("table_b1", "table_b2", "table_c1", "table_c2"):  # tables have numbers, figures have none
         assert all(
             {"nll", "accuracy", "ece"} == set(row) for e in experiments(f"ss/{table}") for row in e.reported.values()

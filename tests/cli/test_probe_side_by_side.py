@@ -85,9 +85,9 @@ def test_the_hessian_is_that_of_the_training_loss(
     largest = hessian_spectrum(
         load_run(runs[1]).members[0], found.batches, loss=found.loss, weight_decay=found.weight_decay
     ).largest
-    said = probed[1]["hessian"]["models"][1]  # type: ignore[index]
-    assert said["largest"] == pytest.approx(largest.tolist(), rel=1e-3)
-    assert said["trace"]["low"] < said["trace"]["value"] < said["trace"]["high"]
+    record = probed[1]["hessian"]["models"][1]  # type: ignore[index]
+    assert record["largest"] == pytest.approx(largest.tolist(), rel=1e-3)
+    assert record["trace"]["low"] < record["trace"]["value"] < record["trace"]["high"]
     x, q = found.batches[0]
     p = torch.softmax(load_run(runs[1]).members[0](x), -1).detach()
     by_hand = ((1 - p) ** 3 * -p.log() * q).sum(-1).mean()
@@ -201,8 +201,8 @@ def test_a_plane_through_three_runs(runs: list[str], tmp_path: Path, capsys: pyt
 
 def test_without_a_folder_results_stay_with_the_run(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["probe", runs[0], "--what", "fourier", *SMALL, "--device", "cpu"]) == 0
-    said = capsys.readouterr().out
-    assert "Which frequencies do the feature maps hold?" in said and "browser" not in said
+    printed = capsys.readouterr().out
+    assert "Which frequencies do the feature maps hold?" in printed and "browser" not in printed
     (kept,) = (Path(runs[0]) / "probe" / "fourier").glob("*.safetensors")
     assert any(name.startswith("log_amplitude.") for name in load_file(kept))
     assert run(["predict", runs[0], "-o", str(Path(runs[0]).parent / "p.npz"), "--device", "cpu"]) == 0
@@ -242,6 +242,6 @@ def test_what_a_user_can_get_wrong(
     words = [word.format(run=runs[1]) for word in arguments]
     place = [] if "-o" in words else ["-o", str(tmp_path / "out")]
     assert run(["probe", runs[1], *words, *place, "--batches", "1", "--batch", "8", "--device", "cpu"]) == 2
-    said = capsys.readouterr()
-    assert says in said.err and "Traceback" not in said.err and said.out == ""
+    printed = capsys.readouterr()
+    assert says in printed.err and "Traceback" not in printed.err and printed.out == ""
     assert not (tmp_path / "out").exists()

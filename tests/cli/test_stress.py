@@ -137,34 +137,6 @@ def test_held_out_classes_are_foreign(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["outside"] == len(load("digits[5-9]")["test"].y)
 
 
-def own_sets(folder: Path, n: int = 20) -> Path:
-    """A corruption folder in CIFAR-C's layout, and a natural set, from digits."""
-    part = load("digits")["test"]
-    x, y = part.x[:n].permute(0, 2, 3, 1).numpy(), part.y[:n].numpy()
-    c = folder / "digits-C"
-    c.mkdir(parents=True)
-    np.save(c / "darker.npy", np.concatenate([(x / (1 + s)).astype(np.uint8) for s in range(1, 6)]))
-    np.save(c / "inverted.npy", np.concatenate([255 - x] * 5))
-    np.save(c / "labels.npy", np.concatenate([y] * 5))
-    np.savez(folder / "new.npz", images=x[..., 0], labels=y)
-    return folder
-
-
-def test_other_content_under_the_same_name_is_refused(trained: Path, tmp_path: Path, refused: Refused) -> None:
-    held = own_sets(tmp_path)
-    asked = ["stress", str(trained), "-o", str(tmp_path / "out"), "--corruptions", str(held / "digits-C")]
-    asked += ["--natural", str(held / "new.npz"), "--device", "cpu", "--calibrators", "none", "--no-intervals"]
-    assert run(asked) == 0
-    for path, word in ((held / "digits-C" / "labels.npy", "corruptions was"), (held / "new.npz", "natural was")):
-        before = path.read_bytes()
-        if path.suffix == ".npz":
-            np.savez(path, images=255 - np.load(path)["images"], labels=np.load(path)["labels"])
-        else:
-            np.save(path, 9 - np.load(path))
-        refused(asked, word)
-        path.write_bytes(before)
-
-
 def test_a_reference_on_other_items_is_refused_before_anything_is_written(
     stressed: Path, trained: Path, tmp_path: Path, refused: Refused
 ) -> None:
@@ -201,9 +173,14 @@ def test_a_cell_that_is_truncated_or_a_link_is_named(
 def test_bad_own_corruptions(
     trained: Path, tmp_path: Path, name: str, spoilt: Callable[..., np.ndarray], word: str, refused: Refused
 ) -> None:
-    path = own_sets(tmp_path) / "digits-C" / f"{name}.npy"
-    np.save(path, spoilt(np.load(path)))
-    refused(["stress", trained, "-o", tmp_path / "out", "--corruptions", path.parent, "--device", "cpu"], word)
+    part = load("digits")["test"]
+    arrays = {"darker": part.x[:20, 0].numpy() // 2, "labels": part.y[:20].numpy()}
+    folder = tmp_path / "digits-C"
+    folder.mkdir()
+    for file, array in arrays.items():
+        whole = np.concatenate([array] * 5)
+        np.save(folder / file, spoilt(whole) if file == name else whole)
+    refused(["stress", trained, "-o", tmp_path / "out", "--corruptions", folder, "--device", "cpu"], word)
     assert not (tmp_path / "out").exists()
 
 

@@ -39,7 +39,7 @@ def test_subset_names_and_their_complements() -> None:
             class_numbers(text, classes, "pets")
 
 
-def test_foreign_images_are_fitted_with_a_note() -> None:
+def test_ood_images_are_fitted_with_a_note() -> None:
     colour = torch.randint(256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     small, said = fit_shape(colour, (1, 8, 8))
     assert small.shape == (5, 1, 8, 8) and small.dtype == torch.uint8
@@ -55,13 +55,13 @@ def test_foreign_images_are_fitted_with_a_note() -> None:
 
 
 @pytest.mark.parametrize("name", ["photographs", "noise_uniform", "noise_gaussian", "digits[5-9]"])
-def test_foreign_sets_that_need_no_file(name: str) -> None:
+def test_ood_sets_that_need_no_file(name: str) -> None:
     a, b, c = (ood_images(name, (1, 8, 8), n=20, seed=s) for s in (0, 0, 1))
     assert a.x.shape == (20, 1, 8, 8) and a.x.dtype == torch.uint8 and torch.equal(a.x, b.x) and a.note
     assert a.x.double().std() > 10 and (name == "digits[5-9]" or not torch.equal(a.x, c.x))
 
 
-def test_usual_foreign_sets() -> None:
+def test_usual_ood_sets() -> None:
     assert usual_ood(load("digits[0-4]"), None)[0][0] == "digits[5,6,7,8,9]"
     assert usual_ood(load("digits"), None)[0] == ["photographs", "noise_uniform", "noise_gaussian"]
     with pytest.raises(InputError, match="images"):
@@ -105,7 +105,7 @@ def test_one_set_as_npz_or_as_a_pair_of_npy(tmp_path: Path) -> None:
             read_set(tmp_path / name, 3)
 
 
-def test_own_foreign_images_need_no_labels(tmp_path: Path) -> None:
+def test_own_ood_images_need_no_labels(tmp_path: Path) -> None:
     from PIL import Image
 
     x = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Sets: the papers' formulas in naive loops, coverage at its level, the Beta distribution, ties, every refusal."""
+"""Prediction sets: the papers' formulas in naive loops, coverage, its Beta distribution, ties and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs: the least expected cost by a naive loop, never worse than today's rules when probabilities are right."""
+"""Costs: the action of least expected cost by a naive loop, and its comparison with today's rules."""
 
 from __future__ import annotations
 

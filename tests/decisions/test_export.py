@@ -1,4 +1,4 @@
-"""Map and rule as one artefact: attached to a model, as an ONNX graph, as formulas in JSON; each decides alike."""
+"""A rule decides alike when it is attached to a model, exported to ONNX, or written as formulas in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items in groups: promises hold over new groups, where counting items as independent breaks them; pixels."""
+"""Items in groups: promises hold over new groups, where counting items as independent would break them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_bound_for_a_given_threshold_and_a_share() -> None:
 
 
 def test_groups_of_one_item_are_items() -> None:
-    """Sets are the same; a threshold differs in its candidates alone."""
+    """Sets are the same as for items; only the candidates of a threshold differ."""
     g = torch.Generator().manual_seed(0)
     z = 3 * torch.randn(800, 5, generator=g)
     y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]

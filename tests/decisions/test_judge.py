@@ -1,4 +1,4 @@
-"""Judging: other items only, exact numbers and intervals, and a promise that is broken is said to be."""
+"""Judging needs other items, gives exact numbers and intervals, and says whether a promise is broken."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_promise_on_average_over_groups_is_not_broken_by_a_valid_rule() -> Non
 
 
 def test_means_are_compared_by_students_test() -> None:
-    """With one further value of 1, by scipy; what was chosen on few groups spreads by those too."""
+    """Scipy's test with one further value of 1; the promise of a rule from few groups varies more."""
     x = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = ttest_1samp([*x.tolist(), 1.0], 0.6, alternative="less").pvalue
     assert below(x, 0.6, None) == pytest.approx(found) and found < below(x, 0.6, 40) < below(x, 0.6, 5)

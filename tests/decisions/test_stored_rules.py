@@ -1,4 +1,4 @@
-"""Rules that version 0.2 saved still load, decide as they did, say the same and can be judged."""
+"""Rules that version 0.2 saved still load, decide as they did, and can be judged."""
 
 from __future__ import annotations
 

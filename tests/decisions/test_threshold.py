@@ -1,4 +1,4 @@
-"""Thresholds: the promise holds on new items at its level, wastes little, and survives ties, members, top-1 files."""
+"""Thresholds keep their promise on new items and waste little, also with ties, members and top-1 files."""
 
 from __future__ import annotations
 

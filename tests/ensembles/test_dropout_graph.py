@@ -74,6 +74,13 @@ def reads_a_view_after_a_member_wrote_to_it(n: Net, x: Tensor) -> Tensor:
     return n.head((h + view.mean(1, keepdim=True)).mean((2, 3)))
 
 
+def writes_to_out(n: Net, x: Tensor) -> Tensor:
+    h = n.features(x)
+    dropped = n.drop(h)
+    torch.add(h, 1.0, out=h)
+    return n.head((h + dropped).mean((2, 3)))
+
+
 def subtracts_the_mean_of_the_batch(n: Net, x: Tensor) -> Tensor:
     h = n.drop(n.features(x))
     return n.head((h - h.mean(0)).mean((2, 3)))
@@ -99,6 +106,7 @@ GRAPHS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "writes to a part before the dropout": writes_to_a_part_before_the_dropout,
     "writes to a part of what members share": writes_to_a_part_of_what_members_share,
     "reads a view after a member wrote to it": reads_a_view_after_a_member_wrote_to_it,
+    "writes to out": writes_to_out,
     "subtracts the mean of the batch": subtracts_the_mean_of_the_batch,
     "stores a tensor in a list": stores_a_tensor_in_a_list,
     "drops in place": lambda n, x: n.end(n.drop_in_place(n.act(n.features(x)))),
@@ -127,13 +135,6 @@ def normalises_its_input_in_place(n: Net, x: Tensor) -> Tensor:
     return n.end(n.features(x.sub_(0.5).div_(0.2)))
 
 
-def writes_to_out(n: Net, x: Tensor) -> Tensor:
-    h = n.features(x)
-    dropped = n.drop(h)
-    torch.add(h, 1.0, out=h)
-    return n.head((h + dropped).mean((2, 3)))
-
-
 def uses_numpy(n: Net, x: Tensor) -> Tensor:
     h = n.features(x)
     return n.end(h) + torch.from_numpy(h.tanh().numpy().mean((2, 3)))[:, :3]
@@ -155,7 +156,6 @@ WHOLE = {
     counts_in_python: "changes its own attributes",
     updates_its_running_statistics: "updates its running statistics",
     normalises_its_input_in_place: "writes to its input",
-    writes_to_out: "writes to several tensors",
     uses_numpy: "numpy",
     packs_a_sequence: "depend on the values of its input",
     decides_for_the_whole_batch: "data-dependent",
@@ -206,9 +206,9 @@ def test_a_network_that_mixes_stacked_members_runs_whole() -> None:
 def test_a_network_without_a_graph_runs_whole_and_warns_once(how: Any) -> None:
     ours, theirs, x = network(how), network(how), X.clone()
     ensemble = MCDropout(ours, members=4)
-    with pytest.warns(CalibrantWarning, match=f"runs Net whole for every member: .*{WHOLE[how]}") as said:
+    with pytest.warns(CalibrantWarning, match=f"runs Net whole for every member: .*{WHOLE[how]}") as warned:
         got = ensemble.members(x)
-    assert len(said) == 1 and torch.equal(x, X)
+    assert len(warned) == 1 and torch.equal(x, X)
     assert torch.equal(got, looped(MCDropout(theirs, members=4), X))
     for name, value in theirs.state_dict().items():  # a network that changes itself has done so equally often
         assert torch.equal(ours.state_dict()[name], value), name

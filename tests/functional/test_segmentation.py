@@ -47,8 +47,3 @@ def test_images_of_top1_and_ids_of_images() -> None:
 def test_unequal_lengths_are_an_error_first() -> None:
     with pytest.raises(InputError, match="29 rows of scores but 30 labels"):
         calibrant.predictions(Z[:-1], VOID, ignore_index=255)
-
-
-def test_an_ignore_index_beyond_64_bits_is_an_error() -> None:
-    with pytest.raises(InputError, match="is beyond 64 bits, and no label is that large; drop it"):
-        calibrant.predictions(Z, VOID, ignore_index=10**20)

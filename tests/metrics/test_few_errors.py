@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 import calibrant
-from calibrant.functional.scores import reduce
 from calibrant.metrics.bca import NEWCOMBE, newcombe
-from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.intervals import caveats_line
-from calibrant.metrics.stream import state
-from calibrant.metrics.stream_report import report
 
 DRAWN = ["aupr_success", "aupr_error", "aurc", "eaurc", "fpr95"]
 
@@ -99,15 +95,3 @@ def test_differences_of_rankings_of_few_errors_are_null() -> None:
     for name in ("auroc", *DRAWN):
         assert rows[name].difference is not None and rows[name].low is None and "fewer than" in str(rows[name].reason)
     assert rows["nll"].low is not None
-
-
-def test_a_stream_has_the_same_interval() -> None:
-    p, y = file(2000, 8)
-    scores = reduce(calibrant.predictions(probs=p, labels=y))
-    streamed = report(state(scores), resampling=Resampling(0, 50))
-    whole = calibrant.evaluate(probs=p, labels=y, metrics=["auroc"])["auroc"]
-    assert (streamed["auroc"].low, streamed["auroc"].high) == pytest.approx((whole.low, whole.high), abs=1e-6)
-    assert streamed["aurc"].low is None and "fewer than 10" in str(streamed["aurc"].reason)
-    assert "nll" in str(caveats_line(streamed)) and caveats_line(streamed) == caveats_line(
-        calibrant.evaluate(probs=p, labels=y)
-    )

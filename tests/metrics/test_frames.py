@@ -126,6 +126,15 @@ def test_a_single_frame_has_no_consistency_and_no_interval() -> None:
     assert found["nll"].value is not None and found["nll"].low is None
 
 
+def test_an_impossible_label_removes_only_the_nll() -> None:
+    """It was left out of the mean, which made the NLL look finite."""
+    logits, labels = video()
+    logits[3, 0, 0], labels[3, 0, 0] = torch.tensor([0.0, 0.0, 0.0, -torch.inf]), 3
+    found = gathered(logits, labels).report(resampling=RESAMPLING)
+    assert found["nll"].value is None and "1 labels were called impossible" in found["nll"].reason
+    assert found["brier"].low is not None
+
+
 def test_memory_does_not_grow_with_the_size_of_a_frame() -> None:
     def held(size: int) -> int:
         frames = Frames()

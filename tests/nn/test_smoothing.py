@@ -99,10 +99,10 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Smooth(tau=0.0), "tau=0.0"),
+        (lambda: Smooth(tau=0.0), "tau=0.0 must be positive"),
         (lambda: Smooth(tau=math.nan), "tau"),
         (lambda: Smooth(tau=True), "tau=True"),
-        (lambda: Smooth(tau=torch.tensor([1.0, 2.0])), "one number"),
+        (lambda: Smooth(tau=torch.tensor([1.0, 2.0])), "must be a number"),
         (
             lambda: Smooth(torch.ones(2, 2)),
             r"^kernel=tensor\(\[\[1., 1.\], \[1., 1.\]\]\) must be a sequence of numbers",
@@ -125,7 +125,7 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
         (lambda: Smooth()(torch.zeros(1, 1, 4, 4, dtype=torch.uint8)), r"^a map of torch.uint8 .* x.float\(\)$"),
         (lambda: Blur((1, 2, 1))(torch.zeros(1, 1, 4, 4, dtype=torch.long)), "a map of torch.int64"),
         (lambda: Prob()(torch.zeros(3, dtype=torch.bool)), "a map of torch.bool"),
-        (lambda: Prob("none", tau=math.inf), "tau=inf must be one number, positive"),
+        (lambda: Prob("none", tau=math.inf), "tau=inf must be a number, and finite"),
     ],
 )
 def test_bad_settings_are_named(make, says: str) -> None:

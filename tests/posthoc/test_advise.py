@@ -1,4 +1,4 @@
-"""Advice: what was fitted on what is said, the recommendation follows from the figures."""
+"""Advice names what was fitted on which items, and recommends what the figures support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`attach`: every map of the table gives the same probabilities baked into a model, exported, and in onnxruntime."""
+"""Every map of the table gives the same probabilities when attached to a model, exported, and run in onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `predict` takes goes through `attach`, `map(z)` and ONNX: one logit, `.logits`, a dict, inputs by name."""
+"""`attach`, `map(z)` and ONNX export take the models that `predict` takes: one logit, a dict, inputs by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X, OTHER = torch.randn(400, 6, generator=G), torch.randn(400, 6, generator=G)
 
 @dataclass
 class Output:
-    """As transformers' models return it."""
+    """What models of transformers return."""
 
     logits: Tensor
 

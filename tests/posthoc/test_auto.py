@@ -1,4 +1,4 @@
-"""The automatic choice: right on simulated truths, deterministic, within its budget, honest about what it skipped."""
+"""The automatic choice: right on simulated data, deterministic, within its budget, and it lists what it skipped."""
 
 from __future__ import annotations
 

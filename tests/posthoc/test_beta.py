@@ -1,4 +1,4 @@
-"""Beta calibration: the bounded optimum is scipy's, the identity is inside the family, a known map is found."""
+"""Beta calibration: the bounded optimum is that of scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room left (RC §5.1): bounds are bounds, the optimal ECE is the grid's, the curve has a row an epoch."""
+"""The room left (RC §5.1): bounds are bounds, the optimal ECE is that of the grid, the curve has a row per epoch."""
 
 from __future__ import annotations
 

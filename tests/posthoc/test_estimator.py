@@ -1,4 +1,4 @@
-"""`CalibrantClassifier` is a scikit-learn classifier: its checks, labels of any kind, prefit, and what is refused."""
+"""`CalibrantClassifier` passes scikit-learn's checks, takes prefit estimators, and refuses what it cannot use."""
 
 from __future__ import annotations
 

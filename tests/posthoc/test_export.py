@@ -1,4 +1,4 @@
-"""The closed form of a smooth map, applied by an interpreter that knows nothing but `math`."""
+"""The closed form of a smooth map, applied by an interpreter in pure Python."""
 
 from __future__ import annotations
 

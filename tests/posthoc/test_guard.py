@@ -1,4 +1,4 @@
-"""The guard flags what makes things worse and lets pass what does not; its figures have oracles."""
+"""The guard flags a map that makes things worse, and no other; its figures are compared with oracles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiarMap(FittedMap):
 
 @dataclass(frozen=True, eq=False)
 class MemoryMap(FittedMap):
-    """Sure of what it has seen, wrong about the rest: the overfit that only held-out items show."""
+    """Leaves the items it was fitted on alone and is too sure of all others: only held-out items show this overfit."""
 
     seen: Tensor
     method: ClassVar[str] = "memory"
@@ -53,7 +53,7 @@ class MemoryMap(FittedMap):
 
 @dataclass(frozen=True, eq=False)
 class BoastMap(TopLabelMap):
-    """Halves the doubt: order and labels are kept, honesty is not."""
+    """Halves the probability of an error, so that order and labels stay but the confidence is too high."""
 
     method: ClassVar[str] = "boast"
 
@@ -198,7 +198,7 @@ def test_a_top1_set_is_guarded_by_the_likelihood_of_being_right() -> None:
 
 
 def test_a_composition_starts_from_the_refits_of_its_first_part() -> None:
-    """Shared between candidates, and equal to fitting both again."""
+    """The refits are shared between candidates, and equal to fitting both maps again."""
     folds = Folds(simulated(300, scale=2.0), 4, 0)
     both = Composition(Temperature(), CALIBRATORS["histogram_mass"]())
     first = folds.refits(Temperature())

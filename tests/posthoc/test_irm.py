@@ -1,4 +1,4 @@
-"""IRM: scikit-learn's isotonic regression over all N · K pairs, made strict, normalised."""
+"""IRM equals scikit-learn's isotonic regression over all N · K pairs, made strict and normalised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intra-order-preserving maps: the whole order is kept, g is what its slopes say, a known bend is found."""
+"""Intra-order-preserving maps keep the whole order of the classes and find a known bend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A map knows the items it was fitted on again, in another order, precision or company, and takes no other for them."""
+"""A map recognises the items it was fitted on in another order or precision, and takes no other items for them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_every_class_equals_scikit_learns() -> None:
 
 
 def test_impossible_classes_do_not_count() -> None:
-    """Items may rule out a class with a logit of −inf, which no map changes: they say nothing about its a and b."""
+    """An item whose logit of a class is −inf says nothing about the a and b of that class."""
     g = torch.Generator().manual_seed(2)
     z = 3 * torch.randn(800, 3, generator=g, dtype=torch.float64)
     z[:400, 2] = -torch.inf

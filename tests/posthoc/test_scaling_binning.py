@@ -1,4 +1,4 @@
-"""Scaling–binning: few values, each the mean of Platt's in its bin; the verified error is near the truth."""
+"""Scaling–binning: each value is the mean of Platt's in its bin, and the verified error is near the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CDF splines: γ = score + h', a known distortion undone, within-top-r."""
+"""CDF splines: γ = score + h', monotone and never 0 or 1; within-top-r."""
 
 from __future__ import annotations
 

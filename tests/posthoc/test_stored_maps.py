@@ -1,4 +1,4 @@
-"""Folders that version 0.1 wrote still load, one of each kind of map, and still give the numbers they gave then."""
+"""Maps of every kind that version 0.1 saved still load and give the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming equals mapping in memory, keeps what rows carry, is atomic, and stays small."""
+"""Streaming equals mapping in memory, keeps the other columns, is atomic, and needs little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores that are equal up to the rounding of a sum are equal: to the fit, and to what it is applied to.
+"""Scores that differ only by the rounding of a sum count as equal, in the fit and when the map is applied.
 
 A forest's rows (.4, .3, .2, .1) and (.4, .1, .2, .3) are equally sure. Which of them is larger in its last bit must not
 decide a bin, a block or a step.

@@ -1,4 +1,4 @@
-"""Venn–Abers: p₀ and p₁ are scikit-learn's isotonic values with the new item added, ties and ends included."""
+"""Venn–Abers: p₀ and p₁ are scikit-learn's isotonic values with the new item added, also on ties and at the ends."""
 
 from __future__ import annotations
 

@@ -137,9 +137,12 @@ def test_bad_input(images: object, labels: object, word: str) -> None:
 
     with pytest.raises(InputError, match=word):
         calibrant.stress(network, images, labels, types=["fog"], suite="corruptions")
-    for name in ("limit", "batch"):
-        with pytest.raises(InputError, match=f"{name} must be 1 or more"):
-            calibrant.stress(network, images, labels, **{name: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["limit", "batch"])
+def test_counts_must_be_positive(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} must be 1 or more"):
+        calibrant.stress(model(), torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long), **{name: 0})  # type: ignore[arg-type]
 
 
 def small(**more: object) -> dict[str, object]:
@@ -147,7 +150,7 @@ def small(**more: object) -> dict[str, object]:
 
 
 def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
-    """What decides a cell: normalisation, foreign and calibration items, and the code of a model without weights."""
+    """What decides a cell: normalisation, other sets and calibration items, and the code of a model without weights."""
     data = load("digits")
     test, held = data["test"], data["calibration"]
     ones = torch.ones(9, 1, 8, 8)
@@ -155,6 +158,7 @@ def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
         "mean": [0.1],
         "std": [0.5],
         "outside_sets": {"mine": ones},
+        "natural": {"new": (held.x[:9], held.y[:9])},
         "calibration": (held.x[:90], held.y[:90]),
         "calibrators": ["temperature"],
         "out": tmp_path / "out",
@@ -166,6 +170,7 @@ def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
         ({"mean": [0.2]}, "mean was"),
         ({"std": None}, "std was"),
         ({"outside_sets": {"mine": 0.5 * ones}}, "outside was"),
+        ({"natural": {"new": (held.x[:9], 9 - held.y[:9])}}, "natural was"),
         ({"calibration": (held.x[90:180], held.y[90:180])}, "calibration was"),
     ):
         with pytest.raises(InputError, match=word):
@@ -193,6 +198,10 @@ def test_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
     assert new.n == 20 and new["nll"].value == file["nll"].value
     with pytest.raises(InputError, match=r"dim has severities 1,2; pass --severities 1,2"):
         calibrant.stress(model(), x, y, **{**given, "severities": [1, 3]})  # type: ignore[arg-type]
+    np.save(tmp_path / "labels.npy", 9 - y.numpy())
+    with pytest.raises(InputError, match="corruptions was"):
+        calibrant.stress(model(), x, y, **given, natural=natural, out=tmp_path / "out")  # type: ignore[arg-type]
+    np.save(tmp_path / "labels.npy", y.numpy())
     half = calibrant.stress(lambda v: 0.5 * model()(v), x, y, **given, reference=tmp_path / "out")  # type: ignore[arg-type]
     assert half.outcome.corruptions is not None and half.outcome.corruptions.normalised["mce"].value == 1
 

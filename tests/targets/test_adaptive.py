@@ -191,7 +191,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: AdaLS(classes=Z).observe(0, SCORELESS), "have none"),
     (lambda: AdaLS(classes=7).observe(0, validation(0)), "have 4 classes, and the targets 7"),
     (lambda: AdaLS(classes=Z).observe(0, TEST), "would learn from the test split"),
-    *((lambda a=a: AdaLS(Z, alpha=a), "alpha must be")
+    *((lambda a=a: AdaLS(Z, alpha=a), "alpha")
       for a in ([[1, 0.1]], [[0, 0.1], [0, 0.2]], [[0]], [], [[0, -1.0]], "fast", None, True, math.nan, -0.1)),
     *((lambda k=k: AdaLS(classes=k), "classes") for k in ("a", None, [3], True, math.inf)),
     *((lambda r=r: ArAdaLS(classes=Z, ruler=r), "ruler") for r in ("a", None, [3])),

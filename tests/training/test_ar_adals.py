@@ -203,11 +203,11 @@ def test_distances_of_both_parts_are_of_one_network_and_edition(
 
 def test_distances_of_an_earlier_edition_are_measured_again(run: Path, tmp_path: Path) -> None:
     members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
-    fresh = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    fresh = distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
     path = tmp_path / "ddn" / "test.safetensors"
     for edition in (fresh.edition, fresh.edition - 1):
         distances.write(path, replace(fresh, distance=2 * fresh.distance, edition=edition))
-        found = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+        found = distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
         kept = 2.0 if edition == fresh.edition else 1.0
         assert torch.equal(found.distance, kept * fresh.distance)
     assert distances.read(path).edition == fresh.edition
@@ -223,7 +223,7 @@ def test_chunks_of_earlier_settings_are_not_reused(run: Path, tmp_path: Path) ->
         (left / "robustness.json").write_text(
             json.dumps({"chunk": 256, "model": weights, "settings": {"iterations": 9}})
         )
-    distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    distances.load_or_measure(members, data, "test", tmp_path, ruler="ddn")
     assert [path.name for path in (tmp_path / "ddn").iterdir()] == ["test.safetensors"]
 
 

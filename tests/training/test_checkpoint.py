@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from calibrant.errors import FileError
-from calibrant.training import checkpoint
 from calibrant.training.checkpoint import Checkpoint, latest, save
 from calibrant.training.epochs import keep_weights, kept_weights
 
@@ -79,15 +78,3 @@ def test_no_intact_checkpoint_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "00001.safetensors").write_bytes(b"")
     with pytest.raises(FileError, match="no checkpoint .* is intact"):
         latest(tmp_path, lambda text: None)
-
-
-def test_tensors_without_json_are_ignored(tmp_path: Path) -> None:
-    """A kill between the two writes leaves the tensors alone."""
-    save(tmp_path, sample(1))
-    (tmp_path / "00002.safetensors").write_bytes(b"half")
-    found = latest(tmp_path, pytest.fail)
-    assert found is not None and found.epoch == 1
-    save(tmp_path, sample(2))
-    again = latest(tmp_path, pytest.fail)
-    assert again is not None and again.epoch == 2
-    assert checkpoint.KEEP == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from calibrant.files import hashed
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import Stateful
 from calibrant.training import How, read, train
-from calibrant.training.optimiser import Optimiser, make
-from calibrant.training.step import WORTH_COMPILING, CompiledIfPossible, Member, Step, averaged, choose_engine
+from calibrant.training.optimiser import Optimiser, make_optimiser
+from calibrant.training.step import WORTH_COMPILING, CompiledIfPossible, Member, Step, choose_engine
 
 RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidden=[8]"])
 
@@ -53,7 +54,7 @@ def test_a_step_can_be_captured(loss: str) -> None:
             continue
         for weight in (None, (1.0, 2.0, 3.0, 4.0, 5.0)):
             network = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(4, 5)).to(device)
-            member = Member(network, make(Optimiser("adam"), network), network, averaged(network))
+            member = Member(network, make_optimiser(Optimiser("adam"), network), network, copy.deepcopy(network))
             step = Step(member, LOSSES[loss](reduction="none", weight=weight), (penalty,), ema=0.9)
             found, hits = step(x, q, y, y, 8)
             assert found.device == hits.device == device

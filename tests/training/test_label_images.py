@@ -19,7 +19,7 @@ from calibrant.training import How, read
 from calibrant.training.components import median_frequency
 from calibrant.training.evaluate import summary
 from calibrant.training.loop import Loop
-from calibrant.training.optimiser import Optimiser, make
+from calibrant.training.optimiser import Optimiser, make_optimiser
 from calibrant.training.run import make_fabric
 from calibrant.training.step import Member, Step
 from calibrant.types import Split
@@ -40,7 +40,7 @@ def test_the_loss_is_torchs_mean_over_labelled_pixels() -> None:
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 3, 5, 5, generator=rng), torch.randint(-1, 4, (2, 5, 5), generator=rng)
     model = Pixels()
-    member = Member(model, make(Optimiser("sgd", 0.1), model), model)
+    member = Member(model, make_optimiser(Optimiser("sgd", 0.1), model), model)
     expected = F.cross_entropy(model.map(x), y, ignore_index=-1).detach()
     right = (model.map(x).argmax(1) == y)[y >= 0].double().mean()
     loss, hits = Step(member, CrossEntropy(reduction="none"))(x, soft_labels(y, 4, 0.0), y, torch.arange(2), 2)

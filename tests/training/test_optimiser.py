@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.training.optimiser import Optimiser, Schedule, make, state_tensors
+from calibrant.training.optimiser import Optimiser, Schedule, make_optimiser, state_tensors
 
 
 def model() -> nn.Module:
@@ -59,7 +59,7 @@ def test_scaled_keeps_the_shape() -> None:
 )
 def test_allocating_the_state_first_changes_nothing(settings: Optimiser, reference: object) -> None:
     a, b = model(), model()
-    ours, theirs = make(settings, a), reference(b.parameters())  # type: ignore[operator]
+    ours, theirs = make_optimiser(settings, a), reference(b.parameters())  # type: ignore[operator]
     state = set(state_tensors(ours))
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
     for _ in range(5):

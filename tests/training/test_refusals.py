@@ -16,7 +16,7 @@ from calibrant.data import Batches, load
 from calibrant.errors import CalibrantError, DivergedError, InputError
 from calibrant.training import How, Recipe, read, select, train
 from calibrant.training import load as load_run
-from calibrant.training.components import components, known_of
+from calibrant.training.components import components, known_values
 from calibrant.training.networks import networks
 from calibrant.types import Split
 
@@ -172,7 +172,7 @@ def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
     assert all(torch.equal(v, b[k]) for k, v in a.items())
     data = load("digits")
     [network] = networks(recipe, data)
-    [ccat] = components(recipe, known_of(data)).transforms
+    [ccat] = components(recipe, known_values(data)).transforms
     x, y, index = next(iter(Batches(data["train"], 32, mean=data.mean, std=data.std)))
     q = F.one_hot(y, 10).float()
     moved, soft = ccat(network, x, q, index, torch.Generator().manual_seed(1))

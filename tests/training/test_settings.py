@@ -19,7 +19,7 @@ from calibrant.data import load
 from calibrant.errors import CalibrantError, FileError, InputError, UnknownNameError
 from calibrant.nn import MODELS
 from calibrant.training import RECIPES, Recipe, read
-from calibrant.training.components import components, known_of, make
+from calibrant.training.components import components, known_values, make
 from calibrant.training.recipe import digest
 from calibrant.training.settings import Choice, build, setting
 
@@ -36,7 +36,7 @@ def test_every_recipe_survives_json() -> None:
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    return known_of(load("digits"))
+    return known_values(load("digits"))
 
 
 def test_every_recipe_names_things_that_exist(known: dict[str, Any]) -> None:

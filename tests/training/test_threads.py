@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from calibrant.files import hashed
-from calibrant.losses import CrossEntropy
 from calibrant.training import How, read, train
 from calibrant.training.environment import enough_threads, recorded_threads
-from calibrant.training.optimiser import Optimiser, make
-from calibrant.training.step import Member, Step
 
 
 @pytest.fixture(autouse=True)
@@ -54,19 +50,3 @@ def test_a_resumed_run_uses_the_recorded_threads(tmp_path: Path) -> None:
     assert used == [1, 1, 2, 2] and recorded_threads(run) == 2 and torch.get_num_threads() == 2
     (run / "environment.json").unlink()
     assert recorded_threads(run) is None
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_a_step_on_the_cpu_leaves_autograds_threads_as_the_caller_has_them(enabled: bool) -> None:
-    seen: list[bool] = []
-
-    def backward(loss: torch.Tensor) -> None:
-        seen.append(torch._C._is_multithreading_enabled())
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    model = nn.Linear(3, 2)
-    member = Member(model, make(Optimiser("sgd", 0.1), model), model)
-    step = Step(member, CrossEntropy(reduction="none"), backward=backward)
-    with torch.autograd.set_multithreading_enabled(enabled):
-        step(torch.ones(4, 3), torch.eye(2)[[0, 1, 0, 1]], None, torch.arange(4), 4)
-    assert seen == [enabled]

@@ -34,7 +34,7 @@ FILE = "levels.json"
 def rank_items(loaded: Loaded, out: Path) -> None:
     """Attack the test items and write the rank of each; the least robust has rank 0."""
     store = loaded.run / distances.FOLDER
-    found = distances.measured(loaded.members, loaded.data, Split.TEST, store, ruler=RULER, device=loaded.device)
+    found = distances.load_or_measure(loaded.members, loaded.data, Split.TEST, store, ruler=RULER, device=loaded.device)
     hashed.write(out / FILE, {"rank": _ranks(found.distance).tolist()})
 
 

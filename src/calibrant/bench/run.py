@@ -30,8 +30,8 @@ def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: P
     steps: dict[str, Step] = {}
     for cell in (c for c in cells.values() if not c.done()):
         for step in (*([] if cell.measured() else cell.before), cell):
-            there = steps.setdefault(step.key, step)
-            if isinstance(step, Train) and isinstance(there, Train) and step.keep_weights > there.keep_weights:
+            known = steps.setdefault(step.key, step)
+            if isinstance(step, Train) and isinstance(known, Train) and step.keep_weights > known.keep_weights:
                 steps[step.key] = step
     return list(steps.values())
 

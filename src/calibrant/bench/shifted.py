@@ -44,7 +44,7 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS, SUBSETS
 from calibrant.types import Estimate, Split
 
-CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
+CORRUPTIONS, PERTURBED, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
 FIFTEEN = "corruptions_15"
 TRAINING = Split.TRAIN.value
 SEQUENCES = tuple(PERTURBATIONS)[:10]
@@ -68,13 +68,13 @@ class Shifts:
     @classmethod
     def of(cls, names: Sequence[str]) -> Shifts:
         """Sort the names; an unknown one is an error."""
-        suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
+        suites = [n for n in names if n in (CORRUPTIONS, PERTURBED, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
         rest = [n for n in names if n not in (*suites, LEVELS) and not n.startswith(ATTACK)]
         foreign = [n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN)]
         for name in (*(n for n in rest if n != TRAINING), *(n for n in foreign if n not in GENERATED)):
             if split_name(name)[0] not in DATASETS:
-                raise unknown("shift", name, [*DATASETS, TRAINING, CORRUPTIONS, STEADY, HELD_OUT, LEVELS])
+                raise unknown("shift", name, [*DATASETS, TRAINING, CORRUPTIONS, PERTURBED, HELD_OUT, LEVELS])
         for name in attacks:
             if name not in ATTACKS:
                 raise unknown("attack", name, ATTACKS)
@@ -91,9 +91,9 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
             raise InputError(f"{data} has no held-out classes; name a foreign set, as in ood:cifar100")
         outside.append(held)
     return Choice(
-        (CORRUPTIONS, STEADY, HELD_OUT),
+        (CORRUPTIONS, PERTURBED, HELD_OUT),
         types=SUBSETS["19"][:count] if CORRUPTIONS in suites else (),
-        perturbations=SEQUENCES[:count] if STEADY in suites else (),
+        perturbations=SEQUENCES[:count] if PERTURBED in suites else (),
         outside=tuple(outside),
     )
 
@@ -168,7 +168,7 @@ def _named(outcome: Outcome) -> Rows:
         out[FIFTEEN] = {m: _mean([row[m].value for row in main]) for m in main[0]}
     if steady := outcome.perturbations:
         out |= {f"perturbation_{name}": dict(row) for name, row in steady.items()}
-        out[STEADY] = {m: _mean([row[m].value for row in steady.values()]) for m in next(iter(steady.values()))}
+        out[PERTURBED] = {m: _mean([row[m].value for row in steady.values()]) for m in next(iter(steady.values()))}
     for name, report in outcome.ood.items():
         out[HELD_OUT if "[" in name else name] = _detection(report)
     return out

@@ -111,7 +111,7 @@ class Train(BenchStep):
 
 def attacked_before(recipe: Recipe) -> bool:
     """Whether levels are measured on a twin first; each point of a selection measures its own."""
-    return levels.wanted(recipe) and recipe.selection is None
+    return levels.are_needed(recipe) and recipe.selection is None
 
 
 def last_epoch(log: Path) -> tuple[int, float]:
@@ -149,7 +149,7 @@ class Levels(BenchStep):
 
     @property
     def ruler(self) -> str:
-        return str(levels.option(self.recipe, "ruler"))
+        return str(levels.target_option(self.recipe, "ruler"))
 
     @property
     def key(self) -> str:
@@ -174,4 +174,4 @@ class Levels(BenchStep):
         run, data = self.place.run(self.twin), self.place.data(self.recipe)
         members, device = load(run).members, make_fabric(self.recipe, self.place.how).device
         for split in levels.PARTS:
-            distances.measured(members, data, split, run / distances.FOLDER, ruler=self.ruler, device=device)
+            distances.load_or_measure(members, data, split, run / distances.FOLDER, ruler=self.ruler, device=device)

@@ -86,7 +86,7 @@ def comparisons(found: Sequence[Audited], metrics: Sequence[str], options: Optio
 
 
 def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, o: Options) -> Advice | None:
-    """Which map would repair one file. If that cannot be said, it is an error only if an option asked for it."""
+    """The advice for one file: which map would repair it. No advice is an error only if an option asked for it."""
     if (why := _obstacle(found, calibration)) is not None:
         if asked or calibration is not None:
             raise InputError(why)

@@ -49,7 +49,7 @@ def audit_levels(out: Path, recipe: Recipe, how: How) -> LevelsAudit | None:
     from calibrant.report import robustness as section
     from calibrant.training import levels
 
-    if recipe.selection is not None or not levels.wanted(recipe):
+    if recipe.selection is not None or not levels.are_needed(recipe):
         return None
     given = Path(how.levels) if how.levels is not None else None
     vanilla = out / levels.VANILLA if given is None else levels.attacked_run(given) or given
@@ -106,9 +106,9 @@ def _by_level(
     from calibrant.training.run import data_of, make_fabric
     from calibrant.training.run_folder import load
 
-    ruler = str(levels.option(recipe, "ruler"))
+    ruler = str(levels.target_option(recipe, "ruler"))
     members, data = load(vanilla).members, data_of(recipe, how)
-    measured = distances.measured(
+    measured = distances.load_or_measure(
         members,
         data,
         Split.TEST,
@@ -118,5 +118,7 @@ def _by_level(
         device=make_fabric(recipe, how).device,
         progress=not how.quiet and sys.stderr.isatty(),
     )
-    level = robustness_levels(measured.distance, min(int(levels.option(recipe, "levels")), len(measured.distance)))
+    level = robustness_levels(
+        measured.distance, min(int(levels.target_option(recipe, "levels")), len(measured.distance))
+    )
     return [calibration_by_level(p, level, distance=measured.distance, name=n) for n, p in tests.items()], ruler

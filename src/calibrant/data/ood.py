@@ -72,7 +72,7 @@ def ood_images(
 ) -> OODImages:
     """At most `n` OOD images of this shape [C, H, W]: from `GENERATED`, a data set's `split`, a file or a folder."""
     if len(shape) != 3:
-        raise InputError(f"foreign images are for classifiers of images [C, H, W], not of {tuple(shape)}")
+        raise InputError(f"out-of-distribution images are for classifiers of images [C, H, W], not of {tuple(shape)}")
     if name in GENERATED:
         return OODImages(name, *GENERATED[name](tuple(shape), n, seed))
     if Path(name).suffix in (".npz", ".npy"):
@@ -81,10 +81,10 @@ def ood_images(
         return _decoded(name, shape, n)
     data = load(name, root=root)
     if Split(split) not in data.splits:
-        raise InputError(f"{name} has no {split} part to serve as foreign items")
+        raise InputError(f"{name} has no {split} part to serve as out-of-distribution items")
     part = data[split]
     if part.items is not None or part.x.ndim != 4:
-        raise InputError(f"{name} is not a set of equal-sized images, so it cannot serve as foreign items")
+        raise InputError(f"{name} is not a set of equal-sized images, so it cannot serve as out-of-distribution items")
     x = part.x[:n]
     return OODImages(name, *fit_shape(x if x.dtype == torch.uint8 else as_bytes(x), shape))
 

@@ -129,7 +129,7 @@ class DatasetSpec:
 
 
 def check_parts(raw: Raw, spec: DatasetSpec) -> None:
-    """Refuse files whose items do not have the shape and the classes of the data set that they are said to be."""
+    """Refuse files whose items do not have the shape and the classes of the data set."""
     classes = len(raw.classes or spec.classes)
     for split, part in raw.parts.items():
         where = f"the {split} part of {spec.name}"

@@ -56,7 +56,7 @@ class SplitNetwork:
         self.random = {n for n in nodes if draws(n)}
         member = descendants(nodes, self.random)
         # A draw that no node reads still advances the generator, and a write is read through the tensor it changed.
-        needed = {self.output, *self.random, *(n for n in nodes if written(n) is not None)}
+        needed = {self.output, *self.random, *(n for n in nodes if written(n))}
         for n in reversed(nodes):
             if n in needed:
                 needed.update(n.all_input_nodes)

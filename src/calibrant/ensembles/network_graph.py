@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from calibrant.functional.model_output import logits_of
 from calibrant.nn.insertion import every_module, has_foreign_hooks
@@ -100,8 +101,8 @@ def export(model: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
         except NoGraph:
             raise
         except Exception as error:  # the network's own code runs here and may fail in any way
-            said = str(error).strip().splitlines() or [""]
-            raise NoGraph(f"torch.export cannot follow it ({type(error).__name__}: {said[0]})") from error
+            reason = str(error).strip().partition("\n")[0]
+            raise NoGraph(f"torch.export cannot follow it ({type(error).__name__}: {reason})") from error
         finally:
             logging.disable(logging.NOTSET)
 
@@ -175,21 +176,19 @@ def arguments(n: Node) -> dict[str, Any]:
     return {**default, **dict(zip((a.name for a in known), n.args, strict=False)), **n.kwargs}
 
 
-def written(n: Node) -> Node | None:
-    """Return the tensor that a node writes to, or None if it writes to none."""
+def written(n: Node) -> list[Node]:
+    """Return the tensors that a node writes to."""
     if not isinstance(n.target, OpOverload):
         if n.op == "call_function" and n.target is not operator.getitem and not symbolic(n):
             raise NoGraph(f"{n.target} is not an operation on tensors")
-        return None
+        return []
     given = arguments(n)
     if given.get("running_mean") is not None and any(given.get(mode) for mode in _MODES):
         raise NoGraph("it updates its running statistics")
+    if n.target is torch.ops.aten.detach_.default:  # torch.tensor(…) in a forward; it changes no number
+        return []
     names = [a.name for a in n.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if not names or n.target is torch.ops.aten.detach_.default:  # torch.tensor(…) in a forward; it changes no number
-        return None
-    if names != [n.target._schema.arguments[0].name] or not isinstance(n.args[0], Node):
-        raise NoGraph(f"{n.target} writes to several tensors, or to one that is not its first argument")
-    return n.args[0]
+    return [held for held in tree_leaves([given[name] for name in names]) if isinstance(held, Node)]
 
 
 def descendants(nodes: Sequence[Node], first: set[Node]) -> set[Node]:
@@ -203,7 +202,7 @@ def descendants(nodes: Sequence[Node], first: set[Node]) -> set[Node]:
     for n in nodes:
         for t in tensors(n):
             names[_memory(t)].append(n)
-    writes = {n: names[_memory(target.meta["val"])] for n in nodes if (target := written(n)) is not None}
+    writes = {n: [other for t in written(n) for other in names[_memory(t.meta["val"])]] for n in nodes}
     if any(n.op == "placeholder" for same in writes.values() for n in same):
         raise NoGraph("it writes to its input, its weights or its buffers")
     size = 0
@@ -212,9 +211,8 @@ def descendants(nodes: Sequence[Node], first: set[Node]) -> set[Node]:
         for n in nodes:
             if not found.isdisjoint(n.all_input_nodes):
                 found.add(n)
-            same = writes.get(n, [])
-            if n in found or any(u in found and at[u] < at[n] for other in same for u in other.users):
-                found.update(same)
+            if n in found or any(u in found and at[u] < at[n] for other in writes[n] for u in other.users):
+                found.update(writes[n])
     return found
 
 

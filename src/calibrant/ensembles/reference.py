@@ -52,7 +52,7 @@ def resolve(text: str) -> Reference:
         d = run.recipe.data
         known = (d.name, d.seed, d.sizes, run.classes, run.shape, d.ignore_index)
         late = "" if run.epoch >= run.recipe.epochs else _unfinished(text, run.epoch, run.recipe.epochs)
-        note = "; ".join(said for said in (late, run.note) if said)
+        note = "; ".join(filter(None, (late, run.note)))
         recipe = replace(run.recipe, seed=0).key()
         return Reference(run.members, text, run.mean, run.std, *known, note, recipe)
     source, colon, rest = text.partition(":")

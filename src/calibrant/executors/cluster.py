@@ -46,9 +46,9 @@ class RayCluster:
 
     def room(self, step: Step) -> bool:
         """Whether the cluster has room for one more step now; it may grow and shrink."""
-        there, needs = self._ray.cluster_resources(), self._needs(step)
+        total, needs = self._ray.cluster_resources(), self._needs(step)
         taken = [self._needs(other) for other in self._running.values()]
-        free = {kind: there.get(kind, 0.0) - sum(each[kind] for each in taken) for kind in needs}
+        free = {kind: total.get(kind, 0.0) - sum(each[kind] for each in taken) for kind in needs}
         return not taken or all(needs[kind] <= free[kind] for kind in needs if needs[kind])
 
     def start(self, step: Step, deadline: float | None) -> None:

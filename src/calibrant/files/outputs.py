@@ -190,11 +190,11 @@ def _check_folder(target: Path, kind: Kind, mode: int) -> None:
     found = kind if kind.known(target) else kind_of(target)
     if found is not None and found is not kind:
         raise FileError(f"{target} holds {found.called}, not {kind.called}; name another folder")
-    foreign = [name for name in held if not re.fullmatch(kind.entries, name)] or held
+    others = [name for name in held if not re.fullmatch(kind.entries, name)] or held
     if found is None:
-        raise FileError(f"{target} holds {foreign[0]} and is not {kind.called}; name a new folder")
-    if not kind.grows and foreign is not held:
-        raise FileError(f"{target} holds {foreign[0]} beside {kind.called}, which would be lost; name another folder")
+        raise FileError(f"{target} holds {others[0]} and is not {kind.called}; name a new folder")
+    if not kind.grows and others is not held:
+        raise FileError(f"{target} holds {others[0]} beside {kind.called}, which would be lost; name another folder")
 
 
 def _check_input(path: Path, kind: Kind, source: Path) -> None:

@@ -68,12 +68,12 @@ def _corrected(z0: float, a: float, tail: float) -> float:
 
 
 def influence(metric: Callable[[Panel], Tensor], panel: Panel) -> Tensor:
-    """d metric / d weight of each item at weights of 1, centred: the effect of seeing this item once more."""
+    """The effect of seeing each item once more: d metric / d weight at weights of 1, centred."""
     return slope(lambda weights: metric(panel.reweighted(weights)), panel.n)
 
 
 def slope(value: Callable[[Tensor], Tensor], units: int) -> Tensor:
-    """d value / d weight of each unit at weights of 1, centred."""
+    """The effect of drawing each unit once more: d value / d weight at weights of 1, centred."""
     ones = torch.ones(1, units, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(value(ones).sum(), ones)

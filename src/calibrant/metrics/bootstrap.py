@@ -40,7 +40,7 @@ Ranked = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
 
 def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
-    """Columns [R] of ordered runs, summed into at most `cells` cells of about N/cells items each.
+    """Sum columns [R] of ordered runs into at most `cells` cells of about N/cells items each.
 
     The first two columns are the correct and the incorrect items.
     """

@@ -23,7 +23,7 @@ from calibrant.metrics.calibration import ece_classwise, estimated
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import checked_count, chosen_metrics, point_estimates
 from calibrant.metrics.intervals import rare_outcomes, too_few
-from calibrant.metrics.paired_noise import PairedNoise, turned
+from calibrant.metrics.paired_noise import PairedNoise, second_goes_first
 from calibrant.metrics.panel import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, data_frame, jsonable
 
@@ -202,7 +202,7 @@ def tested(
     resampling: Resampling,
 ) -> dict[str, paired.Paired]:
     """The interval and p-value of the difference in each metric, given its two values."""
-    if turned(panels):  # the data decide whose noise is drawn first, so that b against a mirrors a against b
+    if second_goes_first(panels):
         other = tested(both[::-1], panels[::-1], {name: (b, a) for name, (a, b) in values.items()}, resampling)
         return {name: result.mirrored() for name, result in other.items()}
     noise, level = PairedNoise(panels, resampling), resampling.level

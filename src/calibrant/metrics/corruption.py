@@ -27,7 +27,7 @@ from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import influence
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption_intervals import Aggregate, BinnedItems, Cell, Pair, estimates
+from calibrant.metrics.corruption_intervals import Aggregate, BinnedItems, Cell, estimates
 from calibrant.metrics.evaluate import point_estimates
 from calibrant.metrics.panel import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
@@ -84,36 +84,32 @@ def corruption_report(
     types, severities = list(dict.fromkeys(c for c, _ in cells)), sorted({s for _, s in cells})
     panels = {key: Panel(scores) for key, scores in cells.items()}
     held = {key: cell_of(panel, resampling is not None) for key, panel in panels.items()}
+    of_type = {c: [key for key in cells if key[0] == c] for c in types}
     wanted: dict[tuple[str, Any], dict[str, Aggregate]] = {("all", None): _means(held.values(), "mean_")}
-    wanted |= {("severity", s): _means(cell for (_, at), cell in held.items() if at == s) for s in severities}
-    wanted |= {("type", c): _means(cell for (at, _), cell in held.items() if at == c) for c in types}
+    wanted |= {("severity", s): _means(held[key] for key in cells if key[1] == s) for s in severities}
+    wanted |= {("type", c): _means(held[key] for key in of_type[c]) for c in types}
+    wanted["normalised", None] = {}
     absent: dict[str, Estimate] = {}
     if reference is not None:
         base = {key: cell_of(Panel(reference[key]), resampling is not None) for key in cells}
-        wanted["normalised", None] = {}
         for name, title in NORMALISED.items():
             if any(name not in cell for cell in (*held.values(), *base.values())):
                 absent[title] = Estimate(None, reason=NO_NLL)
                 continue
-            ratios: dict[str, Pair] = {}
-            for c in types:
-                keys = [key for key in cells if key[0] == c]
-                ratios[c] = tuple(held[k] for k in keys), tuple(base[k] for k in keys)
-            wanted["normalised", None][title] = Aggregate(name, tuple(ratios.values()))
-            for c in types:
-                wanted["type", c][BY_TYPE[name]] = Aggregate(name, (ratios[c],))
+            ratios = [(tuple(held[k] for k in keys), tuple(base[k] for k in keys)) for keys in of_type.values()]
+            wanted["normalised", None][title] = Aggregate(name, tuple(ratios))
+            for c, ratio in zip(types, ratios, strict=True):
+                wanted["type", c][BY_TYPE[name]] = Aggregate(name, (ratio,))
     flat = {(where, name): term for where, row in wanted.items() for name, term in row.items()}
     first = next(iter(cells.values()))
     found = estimates(flat, first.n, first.group, resampling)
-    rows: dict[tuple[str, Any], dict[str, Estimate]] = {where: {} for where in wanted}
-    for (where, name), estimate in found.items():
-        rows[where][name] = estimate
+    rows = {where: {name: found[where, name] for name in row} for where, row in wanted.items()}
     return CorruptionReport(
         cells={key: cell_values(panel) for key, panel in panels.items()},
         means=rows["all", None],
         by_severity={s: rows["severity", s] for s in severities},
         by_type={c: rows["type", c] for c in types},
-        normalised=rows.get(("normalised", None), {}) | absent,
+        normalised=rows["normalised", None] | absent,
         n=first.n,
         conventions={
             "types": types,

@@ -34,7 +34,7 @@ NO_ERROR = "the reference makes no error on some type: nothing to divide by"
 NO_ECE = "the reference has no calibration error on some type: nothing to divide by"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # several aggregates share the noise of a cell, and find it by the cell itself
 class BinnedItems:
     """The occupied bins of one cell, and what each item adds to the gap of its bin."""
 
@@ -128,7 +128,7 @@ def _divided(above: float, below: float) -> float:
     return math.nan if above == 0 else math.inf
 
 
-def of_items(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
+def item_means(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
     """The mean of each measure, given its value for each item, with bootstrap intervals from the same resamples."""
     n = len(next(iter(items.values())))
     return estimates({name: Aggregate(name, ((({name: x},), ()),)) for name, x in items.items()}, n, None, resampling)
@@ -146,17 +146,16 @@ def estimates(
     out = {name: Estimate(None, reason=NO_ECE) for name, a in wanted.items() if a.measure == "ece" and not finite[name]}
     binned = {name: a.gaps() for name, a in wanted.items() if a.measure == "ece" and finite[name]}
     parts: dict[Any, list[Tensor]] = {name: [] for name, a in wanted.items() if a.measure not in ("ece", "auroc")}
-    cells = {id(g): g for row in binned.values() for _, g in row}
-    moved: dict[int, list[Tensor]] = {key: [] for key in cells}
+    moved: dict[BinnedItems, list[Tensor]] = {cell: [] for row in binned.values() for _, cell in row}
     unit = torch.arange(n) if group is None else group
     size = torch.bincount(unit).double()
     for drawn in counts(len(size), len(size), resampling.replicates, resampling.seed):
         w = drawn / (drawn @ size)[:, None]  # the weight of one item in each unit, so that all items sum to 1
         for name, rows in parts.items():
             rows.append(wanted[name].replicates(w, unit))
-        for key, g in cells.items():
-            moved[key].append(g.noise(w, unit))
-    noise = {key: torch.cat(rows) for key, rows in moved.items()}
+        for cell, rows in moved.items():
+            rows.append(cell.noise(w, unit))
+    noise = {cell: torch.cat(rows) for cell, rows in moved.items()}
     for name, a in wanted.items():
         if name in binned:
             low, high = mean_ece(binned[name], noise, resampling.level)
@@ -192,11 +191,11 @@ def _by_influence(a: Aggregate, group: Tensor | None, level: float) -> Estimate:
 
 
 def mean_ece(
-    parts: Sequence[tuple[float, BinnedItems]], noise: Mapping[int, Tensor], level: float
+    parts: Sequence[tuple[float, BinnedItems]], noise: Mapping[BinnedItems, Tensor], level: float
 ) -> tuple[float, float]:
     """The interval of Σ factor · ECE, given the noise [B, bins] of each cell under the same draws."""
     share = torch.cat([torch.full((len(g.held.count),), f, dtype=torch.float64) for f, g in parts])
-    moved = torch.cat([noise[id(g)] for _, g in parts], 1)
+    moved = torch.cat([noise[g] for _, g in parts], 1)
     observed = sum(f * g.ece for f, g in parts)
     held, tail = [g.held for _, g in parts], (1 - level) / 2
     least = _along(held, [calibration_intervals.concentrated(c) for c in held], moved, share, observed, 1 - tail)

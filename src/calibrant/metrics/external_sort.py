@@ -129,7 +129,7 @@ class Ties:
         self.last: Array | None = None
 
     def add(self, table: Array) -> Array:
-        """The runs that are complete."""
+        """Add rows; return the runs that are now complete."""
         if self.last is not None:
             table = np.concatenate([self.last, table], 1)
         first = self._starts(table[0])
@@ -160,7 +160,7 @@ class Fold:
         self.mass = np.zeros(state.bins)
 
     def add(self, piece: Array) -> None:
-        """The next items, most confident first."""
+        """Add the next items, most confident first."""
         hit = piece["correct"].astype(np.float64)
         confidence = piece["confidence"]
         self._take(self.ties.add(np.stack([piece["log_error"], confidence, hit, 1 - hit, confidence - hit])))

@@ -11,7 +11,6 @@ frames. So intervals draw whole frames, or blocks of them, and are widened for t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -32,8 +31,9 @@ from calibrant.metrics.calibration import ECE
 from calibrant.metrics.calibration_cells import Cells, cells_from_sums, group_factor
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.conventions import BINS, Resampling, conventions
+from calibrant.metrics.evaluate import point_estimates
 from calibrant.metrics.intervals import INVERSION
-from calibrant.metrics.panel import Metric, UnitPanel
+from calibrant.metrics.panel import Metric, Panel, UnitPanel
 from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import MEANS
@@ -44,10 +44,6 @@ CELLS = stream.RUNGS // RUNGS_A_CELL
 """Cells of confidence that the pixels of a frame are counted in, for AUROC: rungs of the stream's ladder, merged."""
 FEW = 30
 """With fewer units, intervals use Student's t."""
-FROM_TABLE = ("accuracy", "nll", "brier", "ece", "auroc")
-"""The metrics of frames that are lines of `METRICS`."""
-UNBOUNDED = frozenset({"nll", "brier"})
-PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class FrameSums:
     ladder: Tensor  # [2, CELLS]: right and wrong pixels, most confident first
     overlap: Tensor  # [3, K]: right, predicted and labelled pixels of each class
     steady: Tensor  # [2]: pixels with the same prediction as in the previous frame, pixels compared
+    impossible: Tensor  # labels with probability 0
 
     def sums(self, column: Column) -> Tensor:
         return self.columns[:, list(MEANS.values()).index(column)]
@@ -82,11 +79,8 @@ def frame_sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: in
         ladder=torch.stack([torch.bincount(cell[which], minlength=CELLS).double() for which in (right, ~right)]),
         overlap=torch.stack(list(each)),
         steady=torch.tensor(same, dtype=torch.float64),
+        impossible=torch.tensor(float(found.impossible), dtype=torch.float64),
     )
-
-
-Value = Callable[[Tensor], Tensor]
-"""Weights of the units [B, U] → values [B]."""
 
 
 class Frames:
@@ -113,7 +107,7 @@ class Frames:
         if not bool(known.any()):
             raise InputError(f"frame {len(self.rows)} has no labelled pixel (all are {ignore})")
         try:
-            scores = reduce(predictions(flat[known], y[known]), self.bins)
+            scores = reduce(predictions(flat[known], y[known]), self.bins, classwise=False)
         except InputError as error:
             raise InputError(f"frame {len(self.rows)}, of its labelled pixels: {error}") from None
         self.rows.append(frame_sums(scores, predicted, previous, logits.shape[-1]))
@@ -143,48 +137,69 @@ class Frames:
             raise InputError(f"block={block!r} must be at least 1 frame, or 'auto'")
         units = self.units(block)
         count = len(units.size)
-        ones = torch.ones(1, count, dtype=torch.float64)
-        values = metrics(units)
-        out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
+        panel = FramePanel(units, torch.ones(1, count, dtype=torch.float64))
+        out = point_estimates(MEASURES, panel)
         unit = "frames" if block == 1 else f"blocks of {block} frames"
         if resampling is not None:
             widened_by = widening(self.series(), block)
-            out = {n: interval(n, e, values[n], units, resampling, unit, widened_by) for n, e in out.items()}
+            out = {m.name: interval(m, out[m.name], panel, resampling, unit, widened_by) for m in MEASURES}
         said = None if resampling is None else resampling.describe(unit)
-        n = int(units.size.sum())
         extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
-        return Report(out, n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=PERCENT)
+        percent = frozenset(m.name for m in MEASURES if m.percent)
+        return Report(out, panel.n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=percent)
 
 
 class FramePanel(UnitPanel):
-    """What metrics share when unit u is drawn counts[B, u] times."""
+    """The sums that metrics use when frame or block u is drawn counts[B, u] times."""
 
     units: FrameSums
+    about = "top label"
+
+    def __init__(self, units: FrameSums, counts: Tensor) -> None:
+        super().__init__(units, counts)
+        self.n, self.k = int(units.size.sum()), units.overlap.shape[-1]
+
+    @property
+    def right(self) -> int:
+        return int(self.units.ladder[:, 0].sum())
+
+    @property
+    def impossible(self) -> str | None:
+        labels = int(self.units.impossible.sum())
+        return f"{labels} labels were called impossible" if labels else None
 
     @cached_property
     def width(self) -> BinSums:
         return BinSums(*(self.counts @ self.units.width[:, i] for i in range(3)))
 
-
-def metrics(units: FrameSums) -> dict[str, Value]:
-    """Each metric as a function of how often each unit is drawn."""
-    out: dict[str, Value] = {name: partial(_weighed, METRICS[name], units) for name in FROM_TABLE}
-    return out | {"miou": partial(_miou, units), "consistency": partial(_consistency, units)}
+    def value(self, metric: Metric, counts: Tensor) -> Tensor:
+        """The metric when the units are drawn counts[B, U] times."""
+        return metric(FramePanel(self.units, counts))
 
 
-def _weighed(metric: Metric, units: FrameSums, w: Tensor) -> Tensor:
-    return metric(FramePanel(units, w))
-
-
-def _miou(units: FrameSums, w: Tensor) -> Tensor:
-    both, predicted, labelled = (w @ units.overlap[:, i] for i in range(3))
+def _miou(panel: Panel) -> Tensor:
+    assert isinstance(panel, FramePanel)
+    both, predicted, labelled = (panel.counts @ panel.units.overlap[:, i] for i in range(3))
     union = predicted + labelled - both
     seen = union > 0
     return (both / torch.where(seen, union, 1.0)).sum(-1) / seen.sum(-1)
 
 
-def _consistency(units: FrameSums, w: Tensor) -> Tensor:
-    return w @ units.steady[:, 0] / (w @ units.steady[:, 1])
+def _consistency(panel: Panel) -> Tensor:
+    assert isinstance(panel, FramePanel)
+    return panel.counts @ panel.units.steady[:, 0] / (panel.counts @ panel.units.steady[:, 1])
+
+
+def _needs_neighbours(panel: Panel) -> str | None:
+    assert isinstance(panel, FramePanel)
+    return None if bool(panel.units.steady[:, 1].any()) else "one frame has no neighbour to agree with"
+
+
+MEASURES: tuple[Metric, ...] = (
+    *(METRICS[name] for name in ("accuracy", "nll", "brier", "ece", "auroc")),
+    Metric("miou", "mean intersection over union", "proper", "high", _miou),
+    Metric("consistency", "consistency of neighbouring frames", "proper", "high", _consistency, _needs_neighbours),
+)
 
 
 def auroc_bound(units: FrameSums) -> float:
@@ -201,23 +216,16 @@ def blocked(values: Tensor, block: int) -> Tensor:
     return out.index_add_(0, groups, values)
 
 
-def _point(name: str, value: float, units: FrameSums) -> Estimate:
-    if name == "consistency" and not bool(units.steady[:, 1].any()):
-        return Estimate(None, reason="one frame has no neighbour to agree with")
-    if name == "auroc" and not bool(units.ladder.sum((0, 2)).all()):
-        return Estimate(None, reason="no wrong pixel, or no right one")
-    return Estimate(value)
-
-
 def interval(
-    name: str, e: Estimate, value: Value, units: FrameSums, resampling: Resampling, unit: str, widened_by: float
+    metric: Metric, e: Estimate, panel: FramePanel, resampling: Resampling, unit: str, widened_by: float
 ) -> Estimate:
     """The estimate with its interval over the units, widened by a factor for the correlation between them."""
+    units, value, name = panel.units, partial(panel.value, metric), metric.name
     count = len(units.size)
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
     if name != "ece" and count < FEW:
-        return _student(name, e, value, count, resampling.level, unit, widened_by)
+        return _student(metric, e, slope(value, count), resampling.level, unit, widened_by)
     if name == "accuracy":
         n = _effective_pixels(units, e.value) / widened_by**2
         low, high = map(float, wilson(e.value * n, n, resampling.level))
@@ -239,19 +247,20 @@ def interval(
     if found.low is None or found.high is None:
         return found
     low, high = max(0.0, e.value - widened_by * (e.value - found.low)), e.value + widened_by * (found.high - e.value)
-    return replace(found, low=low, high=high if name in UNBOUNDED else min(high, 1.0))
+    return replace(found, low=low, high=min(high, 1.0) if metric.percent else high)
 
 
-def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, widened_by: float) -> Estimate:
+def _student(metric: Metric, e: Estimate, influence: Tensor, level: float, unit: str, widened_by: float) -> Estimate:
     """Student's t on the standard error of the units' influences, because a bootstrap of a few units is too short."""
     from scipy.stats import t
 
     assert e.value is not None
-    error = float(slope(value, count).square().sum() * count / (count - 1)) ** 0.5
+    count = len(influence)
+    error = float(influence.square().sum() * count / (count - 1)) ** 0.5
     if error == 0:
         return Estimate(e.value, reason=UNMOVED)
     half = float(t.ppf((1 + level) / 2, count - 1)) * error * widened_by
-    top = float("inf") if name in UNBOUNDED else 1.0
+    top = 1.0 if metric.percent else float("inf")
     ends = (max(0.0, e.value - half), min(top, e.value + half))
     return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
 

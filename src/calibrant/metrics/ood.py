@@ -142,10 +142,10 @@ def ood(
             reasons[name] = reason
     entropies = values.get("entropy") or (novelty_score("entropy", inside), novelty_score("entropy", outside))
     resampling = Resampling(seed, replicates) if intervals else None
-    return of_scores(values, reasons, entropies, inside.k, binning, resampling)
+    return ood_report(values, reasons, entropies, inside.k, binning, resampling)
 
 
-def of_scores(
+def ood_report(
     values: Mapping[str, tuple[Tensor, Tensor]],
     reasons: Mapping[str, str],
     entropies: tuple[Tensor, Tensor],
@@ -195,7 +195,7 @@ __all__ = [
     "OODReport",
     "entropy_divergence",
     "novelty_score",
-    "of_scores",
     "ood",
+    "ood_report",
     "separated",
 ]

@@ -58,8 +58,9 @@ class PairedNoise:
         return self._lines[key]
 
 
-def turned(panels: tuple[Panel, Panel]) -> bool:
-    """Whether the second panel goes first. The one with the smaller sums does, whatever the order of the rows."""
+def second_goes_first(panels: tuple[Panel, Panel]) -> bool:
+    """Whether the noise of the second panel is drawn first, because its sums are smaller. So b against a mirrors
+    a against b."""
     for power in (1, 2, 3):
         a, b = (
             float((p.scores.confidence.pow(power) * (1 + p.scores.correct.double())).mean().double()) for p in panels

@@ -1,4 +1,4 @@
-"""`Metric`: a function of scores and weights, with its direction and what it needs; `Panel`: what metrics share.
+"""`Metric`: a function of scores and weights, with its direction and what it needs; `Panel`: the sums they all use.
 
     Metric: (Scores, weights[B, N] | None) -> value[B]
 
@@ -47,7 +47,7 @@ class NoItemsError(Exception):
 
 
 class Panel:
-    """What metrics share for one `Scores` under one set of weights."""
+    """The sort, the bins and the sums that all metrics of one `Scores` use, under one set of weights."""
 
     def __init__(self, scores: Scores, weights: Tensor | None = None, parent: Panel | None = None) -> None:
         self.scores = scores
@@ -190,7 +190,7 @@ class Units(Protocol):
 
 
 class UnitPanel(Panel):
-    """What metrics share when unit u is drawn counts[B, u] times.
+    """The sums that metrics use when unit u is drawn counts[B, u] times.
 
     Every sum over items is a sum over units, Σ_i w_i x_i = Σ_u counts_u Σ_{i in u} x_i. So the work for a replicate
     does not grow with the items of a unit: a video of 100 frames has millions of pixels, but only 100 rows of sums.

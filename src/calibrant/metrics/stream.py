@@ -150,7 +150,7 @@ _ONE = 53 * math.log(2)  # from this t on, the confidence is exactly 1 in float6
 
 
 class StreamPanel(Panel):
-    """What metrics share for a stream."""
+    """The sums that metrics use, of a stream."""
 
     def __init__(self, state: StreamState) -> None:
         self.state = state

@@ -9,16 +9,16 @@ thing, so the blur averages an ensemble.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Proxy, wrap
 
 from calibrant.errors import InputError, MissingDependencyError
+from calibrant.functional.settings import number, positive
 from calibrant.nn.blur import PADDINGS, Padding, blur, blurred, check_map, check_values, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
@@ -56,17 +56,6 @@ def bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
     return z.relu() / tau if upper == "constant" else z.relu()
 
 
-def _positive(tau: Any) -> float:
-    try:
-        value = float(tau) if isinstance(tau, SupportsFloat) and not isinstance(tau, bool) else math.nan
-    except (TypeError, ValueError, RuntimeError):  # for example a tensor of several numbers
-        value = math.nan
-    if not 0 < value < math.inf:
-        said = " ".join(repr(tau).split())
-        raise InputError(f"tau={said} must be one number, positive and finite; prob='none' has no upper bound")
-    return value
-
-
 class Prob(nn.Module):
     """Turn a feature map into probabilities, up to a scale."""
 
@@ -75,7 +64,8 @@ class Prob(nn.Module):
         if not isinstance(upper, str) or upper not in TAU:
             raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
         self.upper: Upper = upper
-        self.tau = TAU[upper] if tau is None else _positive(tau)
+        self.tau = TAU[upper] if tau is None else number("tau", tau)
+        positive(self, "tau")
 
     def forward(self, z: Tensor) -> Tensor:
         return bounded(z, self.upper, self.tau)

@@ -46,7 +46,7 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
     )
 
 
-def beyond(table: str, usual: Experiment, *shifts: str, note: str = "") -> Experiment:
+def with_shifts(table: str, usual: Experiment, *shifts: str, note: str = "") -> Experiment:
     """The same network on other data than clean ones; MC dropout with fewer members."""
     ensembles = tuple(Choice(e.name, {**e.options, "members": FEWER}) for e in usual.ensembles)
     words = [usual.note, *([FEWER_NOTE] if ensembles else []), *([note] if note else [])]
@@ -65,7 +65,7 @@ def corrupted(data: str, members: int, smooth: bool) -> Experiment:
     mCNLL and mCECE, which are relative to an AlexNet."""
     usual = experiment(data, "resnet18", members > 0, smooth)
     note = "the reference is an AlexNet for 32 pixels trained here" if data == "cifar100" else ""
-    row = replace(beyond("figure9", usual, "corruptions", note=note))
+    row = replace(with_shifts("figure9", usual, "corruptions", note=note))
     if data == "cifar100":
         row = replace(row, reference=RECIPES["ss/cifar100_alexnet"])
     if members not in (0, FEWER):
@@ -79,16 +79,18 @@ def corrupted(data: str, members: int, smooth: bool) -> Experiment:
 def attacked(data: str, network: str, dropout: bool, smooth: bool) -> Experiment:
     """Table E.2: ResNet-50 on ImageNet, and our ResNet-18 on CIFAR-100."""
     usual = replace(experiment(data, network, dropout, smooth), calibrators=())
-    return beyond("table_e2", usual, "attack:fgsm", "attack:pgd", note="budgets of 8/255 ours; the first 1,000 images")
+    return with_shifts(
+        "table_e2", usual, "attack:fgsm", "attack:pgd", note="budgets of 8/255 ours; the first 1,000 images"
+    )
 
 
-def steady(dropout: bool, smooth: bool, *, deep: bool = False) -> Experiment:
+def on_sequences(dropout: bool, smooth: bool, *, deep: bool = False) -> Experiment:
     """Table E.3: ResNet-18 on the ten sequences of CIFAR-10-P, made here; the mean over them."""
     usual = replace(experiment("cifar10", "resnet18", dropout, smooth), calibrators=())
     if deep:
         name = f"{usual.row}_deep"
         usual = replace(usual, row=name, recipe=replace(usual.recipe, name=f"ss/{name}", members=ss_studies.MEMBERS))
-    return beyond("table_e3", usual, "perturbations", note="sequences made here")
+    return with_shifts("table_e3", usual, "perturbations", note="sequences made here")
 
 
 def on_training(usual: Experiment, row: str) -> Experiment:
@@ -113,8 +115,8 @@ PAPER = Paper(
             for data, network in (("imagenet", "resnet50"), ("cifar100", "resnet18"))
             for dropout, smooth in HALVES
         ),
-        *(steady(dropout, smooth) for dropout, smooth in HALVES),
-        *(steady(False, smooth, deep=True) for smooth in (False, True)),
+        *(on_sequences(dropout, smooth) for dropout, smooth in HALVES),
+        *(on_sequences(False, smooth, deep=True) for smooth in (False, True)),
         nearly_all("cifar10"),
         nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,

@@ -7,7 +7,7 @@ logits, they carry the new confidence in the same way as those of a top-label ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from calibrant.errors import InputError, MapError
 from calibrant.functional.pooling import pooled
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.toplabel import spread, top_of
+from calibrant.posthoc.toplabel import top_of, with_confidence
 from calibrant.types import Predictions
 
 
@@ -48,12 +48,8 @@ class ConfidenceMap(FittedMap):
             )
         predicted = top_of(p).predicted
         z = None if p.logits is None else pooled_logits(p)
-        confidence = self.confidence(x, predicted.cpu(), z).clamp(0.0, 1.0)
-        logits = p.logits
-        if z is not None and logits is not None:
-            soft = confidence.clamp(self.floor, 1 - self.floor)
-            logits = spread(z, predicted.cpu(), soft).to(logits.device)
-        return replace(p, logits=logits, predicted=predicted, confidence=confidence.to(predicted.device), raw=False)
+        confidence = self.confidence(x, predicted.cpu(), z).clamp(0.0, 1.0).to(predicted.device)
+        return with_confidence(p, predicted, confidence, confidence.clamp(self.floor, 1 - self.floor))
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,12 @@ def spread(logits: Tensor, predicted: Tensor, confidence: Tensor) -> Tensor:
     return torch.where(alone, logits, out)
 
 
+def with_confidence(p: Predictions, predicted: Tensor, confidence: Tensor, soft: Tensor) -> Predictions:
+    """The same items with this label and confidence. Logits, if there are any, carry `soft`, which is never 0 or 1."""
+    logits = None if p.logits is None else spread(pooled(p.logits), predicted, soft)
+    return replace(p, logits=logits, predicted=predicted, confidence=confidence, raw=False)
+
+
 @dataclass(frozen=True, eq=False)
 class TopLabelMap(FittedMap):
     """Abstract: write `confidence`. `floor` is the smallest probability of an error, or of success, in the logits."""
@@ -90,8 +96,7 @@ class TopLabelMap(FittedMap):
         """The same labels with the new confidence; a top-1 set stays one."""
         top = top_of(p)
         here = self.to(top.confidence.device)
-        logits = None if p.logits is None else spread(pooled(p.logits), top.predicted, here.soft(top))
-        return replace(p, logits=logits, predicted=top.predicted, confidence=here.confidence(top), raw=False)
+        return with_confidence(p, top.predicted, here.confidence(top), here.soft(top))
 
 
 def least(n: int) -> float:

@@ -21,8 +21,7 @@ class ElasticTransform(Corruption):
         32: ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
         224: ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
     }
-    """Shares of the side: (displacement, its smoothness, reach of the affine map); 224 is published with 244, see
-    there."""
+    """Shares of the side: (displacement, its smoothness, reach of the affine map)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
         displacement, smoothness, reach = self.strength(x, severity)
@@ -39,13 +38,13 @@ class ElasticTransform(Corruption):
         return sample_at(x, place, "reflect")
 
 
-def affine(x: Tensor, moved: Tensor) -> Tensor:
-    """Each image under the map that moves three points around its middle by `moved` [N, 3, 2], borders mirrored."""
+def affine(x: Tensor, offsets: Tensor) -> Tensor:
+    """Each image under the map that moves three points around its middle by `offsets` [N, 3, 2], borders mirrored."""
     h, w = x.shape[2:]
     centre = torch.tensor([w // 2, h // 2], dtype=torch.float64, device=x.device)
     arm = min(h, w) // 3
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=x.device) * arm + centre
-    moved_corners = corners + moved.double()
+    moved_corners = corners + offsets.double()
     # the matrix of the forward map from the moves of two edges, then its inverse: where a pixel comes from
     edges = torch.stack((corners[0] - corners[2], corners[1] - corners[2]), dim=1)
     moves = torch.stack((moved_corners[:, 0] - moved_corners[:, 2], moved_corners[:, 1] - moved_corners[:, 2]), dim=2)

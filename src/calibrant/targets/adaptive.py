@@ -16,19 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError, SplitError, unknown
+from calibrant.errors import InputError, SplitError
+from calibrant.functional import settings
 from calibrant.functional.pooling import pooled
 from calibrant.functional.soft_labels import soft_labels
 from calibrant.functional.tensors import as_tensor
-from calibrant.targets.fixed import check_classes, check_number
 from calibrant.types import Predictions, Split
 
-RULERS = ("ddn", "cw")
 MARGIN = 1e-3
 """Distance kept from the open bound 1/Z, so that the right class stays the largest of its soft label."""
 
@@ -86,23 +85,25 @@ Rate = float | Sequence[Sequence[float]]
 """α: a number, or a schedule of (finished epochs, α from there on), as ((0, 0.001), (60, 0.05)) in AR A.3."""
 
 
+def schedule_of(alpha: Any) -> Sequence[Any]:
+    """Return α as a schedule, which a number is from the start on."""
+    return alpha if isinstance(alpha, (list, tuple)) else [(0, alpha)]
+
+
 def check_rate(alpha: Rate) -> None:
     """Refuse anything but a number, or a schedule that begins at 0 and rises."""
-    if not isinstance(alpha, (list, tuple)):
-        check_number("alpha", alpha)  # type: ignore[arg-type]  # text, say, which is refused there
-        return
-    starts = [pair[0] for pair in alpha if isinstance(pair, (list, tuple)) and len(pair) == 2]
-    if len(starts) < len(alpha) or not starts or starts[0] != 0 or sorted(set(starts)) != starts:
+    schedule = schedule_of(alpha)
+    starts = [pair[0] for pair in schedule if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    if len(starts) < len(schedule) or not starts or starts[0] != 0 or sorted(set(starts)) != starts:
         raise InputError(f"alpha must be a number or a schedule such as [[0, 0.001], [60, 0.05]], got {alpha!r}")
-    for _, value in alpha:
-        check_number("alpha", value)
+    for _, value in schedule:
+        if settings.number("alpha", value) < 0:
+            raise InputError(f"alpha must be 0 or more, got {value!r}")
 
 
 def rate_after(alpha: Rate, finished: int) -> float:
     """Return α after this many finished epochs."""
-    if isinstance(alpha, (int, float)):
-        return alpha
-    return [value for start, value in alpha if start <= finished][-1]
+    return float([value for start, value in schedule_of(alpha) if start <= finished][-1])
 
 
 @dataclass(eq=False)
@@ -111,18 +112,15 @@ class AdaLS:
 
     classes: int
     alpha: Rate = 0.05
+    levels: ClassVar[int] = 1
     trajectory: Tensor = field(init=False, repr=False)  # p̃_r: one row per epoch and one column per level
     _epsilon: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._start(1)
-
-    def _start(self, levels: int) -> None:
-        check_classes(self.classes)
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
-            raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
+        settings.convert(self)
+        settings.at_least(self, classes=2, levels=1)
         check_rate(self.alpha)
-        self._set(torch.ones(1, levels, dtype=torch.float64))  # one-hot
+        self._set(torch.ones(1, self.levels, dtype=torch.float64))  # one-hot
 
     def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, self._epsilon_on(labels.device)[:1].expand(labels.shape))
@@ -182,16 +180,13 @@ class ArAdaLS(AdaLS):
     """
 
     alpha: Rate = 0.005
-    levels: int = 10
+    levels: int = 10  # type: ignore[misc]  # a setting here, a constant in AdaLS
     refresh_after: tuple[int, ...] = ()  # number of finished epochs: (65, 130) for WRN-28-10 in the paper
     ruler: Literal["ddn", "cw"] = "ddn"
     given: Levels | None = None
 
     def __post_init__(self) -> None:
-        self._start(self.levels)
-        # checked here, because it is used only after a whole training of the network that is attacked
-        if self.ruler not in RULERS:
-            raise unknown("ruler", str(self.ruler), RULERS)
+        super().__post_init__()
         epochs = self.refresh_after
         if not isinstance(epochs, (list, tuple)) or not all(isinstance(e, int) and e >= 1 for e in epochs):
             raise InputError(f"refresh_after lists numbers of finished epochs, as in [65, 130], got {epochs!r}")

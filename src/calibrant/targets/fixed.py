@@ -1,18 +1,14 @@
-"""Targets that never change: one-hot, and label smoothing (Szegedy 2016; RC §3, AR Eq. 1) with one ε for all.
-
-The checks of classes and numbers are used by all target policies.
-"""
+"""Targets that never change: one-hot, and label smoothing (Szegedy 2016; RC §3, AR Eq. 1) with one ε for all."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional import settings
 from calibrant.functional.soft_labels import soft_labels
 from calibrant.types import Predictions
 
@@ -24,7 +20,8 @@ class OneHot:
     classes: int
 
     def __post_init__(self) -> None:
-        check_classes(self.classes)
+        settings.convert(self)
+        settings.at_least(self, classes=2)
 
     def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, 0.0)
@@ -47,19 +44,8 @@ class Smoothing(OneHot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("epsilon", self.epsilon, 1)
+        if not 0 <= self.epsilon <= 1:
+            raise InputError(f"epsilon must be a number in [0, 1], got {self.epsilon!r}")
 
     def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, self.epsilon)
-
-
-def check_classes(classes: int) -> None:
-    if not isinstance(classes, Integral) or classes < 2:
-        raise InputError(f"targets need at least two classes, got classes={classes!r}")
-
-
-def check_number(name: str, value: float, most: float = math.inf) -> None:
-    """Refuse anything but a finite number in 0 … most."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= most or math.isinf(value):
-        allowed = "a number, 0 or more" if math.isinf(most) else f"a number in [0, {most:g}]"
-        raise InputError(f"{name} must be {allowed}, got {value!r}")

@@ -3,7 +3,7 @@
 A checkpoint holds all that changes in training: members, optimisers, averages, target policy, penalties, history. The
 tensors are written first. The JSON follows with their sha256 and its own, so a kill between the two leaves the previous
 checkpoint in use. The last two are kept. A file that was truncated or edited fails its hash; then the checkpoint before
-it is used, and the run says so. Nothing is pickled.
+it is used, and a message says so. Nothing is pickled.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Components:
         return any(getattr(t, "mixes_labels", True) for t in self.transforms)
 
 
-def known_of(data: Data) -> dict[str, Any]:
+def known_values(data: Data) -> dict[str, Any]:
     """The values that the run knows and a recipe cannot write."""
     return {"classes": data.k, "items": int(data[Split.TRAIN].index.max()) + 1, "std": data.std, "data": data}
 

@@ -78,7 +78,7 @@ class Distances:
             )
 
 
-def measured(
+def load_or_measure(
     members: Sequence[nn.Module],
     data: Data,
     split: Split | str,
@@ -125,7 +125,7 @@ def needs_attack(
     ruler: str,
     limit: int | None = None,
 ) -> bool:
-    """Whether `measured` would have to attack, and so need a folder that it can write to."""
+    """Whether `load_or_measure` would have to attack, and so need a folder that it can write to."""
     weights = network_hash(members)
     for split in splits:
         part, path = _items_and_file(data, split, folder, ruler, limit)

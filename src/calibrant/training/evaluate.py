@@ -23,7 +23,7 @@ EPOCH_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc")
 """Computed on validation after each epoch."""
 
 
-def outputs(
+def collect_logits(
     models: Sequence[nn.Module],
     batches: Iterable[tuple[Tensor, Tensor, Tensor]],
     autocast: Callable[[], AbstractContextManager[Any]],
@@ -43,8 +43,8 @@ def outputs(
     return torch.stack([torch.cat(out) for out in logits]), torch.cat(labels), torch.cat(indices)
 
 
-def top(logits: Tensor) -> Tensor:
-    """[..., K] → [..., 2]: the largest logit and its class (exact in float32 below 16 million classes)."""
+def largest_logit(logits: Tensor) -> Tensor:
+    """The largest logit and its class, [..., K] → [..., 2] (exact in float32 below 16 million classes)."""
     largest, predicted = logits.max(-1)
     return torch.stack((largest, predicted.to(largest.dtype)), -1)
 
@@ -64,7 +64,7 @@ def as_predictions(
     return found if labels.ndim == 1 or len(logits) == 1 else replace(found, raw=False)
 
 
-def pooled(p: Predictions) -> Predictions:
+def pool_members(p: Predictions) -> Predictions:
     """The predictions of all members as one predictor; a target policy observes these."""
     if p.members == 1 or p.logits is None:
         return p

@@ -43,12 +43,12 @@ RECORD = "levels.json"
 PARTS = (Split.TRAIN, Split.VALIDATION)
 
 
-def wanted(recipe: Recipe) -> bool:
+def are_needed(recipe: Recipe) -> bool:
     """Whether the recipe's targets need robustness levels."""
     return hasattr(TARGETS.get(recipe.targets.name), "ruler")
 
 
-def option(recipe: Recipe, name: str) -> Any:
+def target_option(recipe: Recipe, name: str) -> Any:
     """The value of an option of the recipe's targets, or its default."""
     return recipe.targets.options.get(name, getattr(TARGETS[recipe.targets.name], name))
 
@@ -73,12 +73,12 @@ def levels_of(train: Distances, validation: Distances, data: Data, count: int) -
 
 def check(recipe: Recipe, how: How, data: Data) -> None:
     """Refuse what cannot work, before anything is written or trained."""
-    if not wanted(recipe):
+    if not are_needed(recipe):
         if how.levels is not None:
             raise InputError(f"--levels is for targets that need robustness levels, not {recipe.targets.name!r}")
         return
     _check_refreshes(recipe)
-    count = option(recipe, "levels")
+    count = target_option(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:
             more = "train on more items" if split is Split.TRAIN else "hold out more"
@@ -91,7 +91,7 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
 
 def _check_refreshes(recipe: Recipe) -> None:
     """Refuse a refresh after the last epoch: it would never happen, and the run would be called by the wrong method."""
-    after = list(option(recipe, "refresh_after"))
+    after = list(target_option(recipe, "refresh_after"))
     late = [epoch for epoch in after if epoch >= recipe.epochs]
     if late:
         share = [recipe.epochs * (i + 1) // (len(after) + 1) for i in range(len(after))]
@@ -108,7 +108,7 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
     run = attacked_run(folder)
     if run is None:
-        _read(folder, data, str(option(recipe, "ruler")))
+        _read(folder, data, str(target_option(recipe, "ruler")))
         return
     theirs, ours = read(run / "recipe.json").data, recipe.data
     if theirs != ours:
@@ -190,11 +190,11 @@ class LevelSource:
 
     @property
     def ruler(self) -> str:
-        return str(option(self.recipe, "ruler"))
+        return str(target_option(self.recipe, "ruler"))
 
     @property
     def count(self) -> int:
-        return int(option(self.recipe, "levels"))
+        return int(target_option(self.recipe, "levels"))
 
     def _start(self) -> tuple[tuple[Distances, Distances], Path]:
         """Return (the distances to start with, the run or folder that they are from)."""
@@ -224,7 +224,7 @@ class LevelSource:
         options: dict[str, Any] = {"ruler": self.ruler, "device": self.device}
         options["progress"] = not quiet and sys.stderr.isatty()
         train, validation = (
-            distances.measured(members, self.data, split, store, spare=spare, **options) for split in PARTS
+            distances.load_or_measure(members, self.data, split, store, spare=spare, **options) for split in PARTS
         )
         return train, validation
 

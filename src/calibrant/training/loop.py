@@ -25,14 +25,21 @@ from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
 from calibrant.executors import OutOfTime
 from calibrant.training import checkpoint
-from calibrant.training.components import Components, components, known_of
+from calibrant.training.components import Components, components, known_values
 from calibrant.training.epochs import TopLogits
-from calibrant.training.evaluate import as_predictions, outputs, pooled, summary, top
-from calibrant.training.optimiser import make, set_rate
+from calibrant.training.evaluate import as_predictions, collect_logits, largest_logit, pool_members, summary
+from calibrant.training.optimiser import make_optimiser, set_rate
 from calibrant.training.progress import Progress
-from calibrant.training.randomness import generator, guarded
+from calibrant.training.randomness import generator, seeded_generators
 from calibrant.training.recipe import Recipe
-from calibrant.training.step import Captured, CompiledIfPossible, Member, Step, averaged, choose_engine, tuned_cudnn
+from calibrant.training.step import (
+    Captured,
+    CompiledIfPossible,
+    Member,
+    Step,
+    choose_engine,
+    tuned_cudnn,
+)
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -68,7 +75,7 @@ class Loop:
         r = self.recipe
         self.device = torch.device(self.fabric.device)
         self._resident: dict[tuple[Split, bool], Batches] = {}
-        known = known_of(self.data)
+        known = known_values(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
         items, kind = self.data[Split.TRAIN].n, self.device.type
         self.engine, why = choose_engine(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
@@ -95,8 +102,8 @@ class Loop:
             forward = CompiledIfPossible(network, self.progress.say) if auto else torch.compile(network)
         if self.fabric.world_size > 1:
             forward = self.fabric.setup_module(network, _reapply_compile=False)
-        average = averaged(network) if self.recipe.ema else None
-        return Member(network, make(self.recipe.optimiser, network), forward, average)
+        average = copy.deepcopy(network).requires_grad_(False) if self.recipe.ema else None
+        return Member(network, make_optimiser(self.recipe.optimiser, network), forward, average)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +121,7 @@ class Loop:
             for epoch in range(done, self.recipe.epochs):
                 row, validation = self._epoch(epoch)
                 self.history.append(row)
-                self.parts.policy.observe(epoch + 1, pooled(validation))
+                self.parts.policy.observe(epoch + 1, pool_members(validation))
                 self._refresh(epoch + 1)
                 if self.fabric.is_global_zero:
                     self._end_epoch(epoch + 1, row, validation)
@@ -141,7 +148,10 @@ class Loop:
         start = time.perf_counter()
         for m in self.members:
             m.model.train()
-        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned_cudnn(self.device):
+        with (
+            seeded_generators(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank),
+            tuned_cudnn(self.device),
+        ):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
             losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
@@ -222,15 +232,15 @@ class Loop:
 
     def predict(self, split: Split) -> Predictions:
         """Predictions of all members (their averages, with EMA) on one part of the data, in its order."""
-        with guarded(self.device, self.recipe.seed, "predict"):  # worker processes of a loader draw a seed
-            found = outputs([m.predictor for m in self.members], self._batches(split), self.fabric.autocast)
+        with seeded_generators(self.device, self.recipe.seed, "predict"):  # worker processes of a loader draw a seed
+            found = collect_logits([m.predictor for m in self.members], self._batches(split), self.fabric.autocast)
         return as_predictions(*found, split, self.data.classes)
 
     def top_logits(self, split: Split) -> TopLogits:
         """The predicted class and the largest logit of every item of a part, without augmentation."""
-        with guarded(self.device, self.recipe.seed, "predict"):
-            found, labels, index = outputs(
-                [m.predictor for m in self.members], self._batches(split), self.fabric.autocast, keep=top
+        with seeded_generators(self.device, self.recipe.seed, "predict"):
+            found, labels, index = collect_logits(
+                [m.predictor for m in self.members], self._batches(split), self.fabric.autocast, keep=largest_logit
             )
         both = found[0] if len(found) == 1 else found
         return TopLogits(both[..., 1].long().cpu(), both[..., 0].cpu(), labels.cpu(), index.cpu())

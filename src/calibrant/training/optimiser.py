@@ -76,7 +76,7 @@ class Schedule:
         return replace(self, milestones=tuple(m * share for m in self.milestones), warmup=self.warmup * min(1.0, share))
 
 
-def make(settings: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimiser(settings: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
     """Make torch's optimiser with all of its state allocated, so that it can be saved before the first step."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:

@@ -3,7 +3,7 @@
     stream(seed, "order", member, epoch)
 
 No stream has to be saved, because a killed run repeats its epoch with the same numbers. Dropout draws from torch's
-global generators; `guarded` seeds them and restores them afterwards.
+global generators; `seeded_generators` seeds them and restores them afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def generator(device: torch.device | str, seed: int, *purpose: str | int) -> tor
 
 
 @contextmanager
-def guarded(device: torch.device, seed: int, *purpose: str | int) -> Iterator[None]:
+def seeded_generators(device: torch.device, seed: int, *purpose: str | int) -> Iterator[None]:
     """Seed the global generators (CPU and the device's) inside, and restore them afterwards."""
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -139,7 +140,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
         if fabric.is_global_zero:
             run_folder.write_records(folder, recipe, loaded, fabric)
         fabric.barrier()
-        if how.refresh is None and levels.wanted(recipe):
+        if how.refresh is None and levels.are_needed(recipe):
             source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)
             source.prepare()  # before the loop, so that each stage has its own bar
             loop.refresh = source
@@ -252,12 +253,25 @@ def make_fabric(recipe: Recipe, how: How) -> Fabric:
         raise InputError("device is 'cuda', but torch sees no CUDA device; use --device cpu")
     if how.devices > 1 and "graph" in recipe.engine:
         raise InputError("engine 'graph' runs in one process; use --set engine=eager with --devices")
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its tips tell nothing about the run
-    fabric = Fabric(
-        accelerator=kind,
-        devices=how.devices,
-        strategy="ddp" if how.devices > 1 else "auto",
-        precision=PRECISIONS[recipe.precision],  # type: ignore[arg-type]
-    )
-    fabric.launch()
+    with _without_tips():
+        fabric = Fabric(
+            accelerator=kind,
+            devices=how.devices,
+            strategy="ddp" if how.devices > 1 else "auto",
+            precision=PRECISIONS[recipe.precision],  # type: ignore[arg-type]
+        )
+        fabric.launch()
     return fabric
+
+
+@contextmanager
+def _without_tips() -> Iterator[None]:
+    """Keep Lightning from announcing mixed precision and matrix multiplication in every process."""
+    from lightning_utilities.core import rank_zero
+
+    level = rank_zero.log.level
+    rank_zero.log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        rank_zero.log.setLevel(level)

@@ -16,7 +16,7 @@ from calibrant.errors import InputError
 from calibrant.files import atomic, hashed
 from calibrant.metrics import METRICS
 from calibrant.training import levels, run_folder
-from calibrant.training.components import components, known_of
+from calibrant.training.components import components, known_values
 from calibrant.training.progress import TensorBoard
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import PREDICTED, Given, How, data_of, train
@@ -46,7 +46,7 @@ def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Cal
     loaded = data_of(recipe, how, data)  # once for all points, before anything is written
     grid, s = recipe.points(), recipe.selection
     for _, each in grid:  # find a mistake in any point before the first one trains
-        components(each, {**known_of(loaded), **how.handed})
+        components(each, {**known_values(loaded), **how.handed})
         levels.check(each, how, loaded)
     run_folder.check_recipe(folder, recipe)
     (folder / "points").mkdir(parents=True, exist_ok=True)

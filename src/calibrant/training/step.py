@@ -12,7 +12,6 @@ weights, optimiser and generator unchanged. A step that cannot be captured is an
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -70,11 +69,6 @@ def tuned_cudnn(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def averaged(model: nn.Module) -> nn.Module:
-    """A copy without gradients, for the exponential moving average of the weights."""
-    return copy.deepcopy(model).requires_grad_(False)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from calibrant.diagnostics.curvature import Loss
 from calibrant.ensembles.reference import Reference
 from calibrant.errors import NotApplicableError
 from calibrant.protocols import Batch, Stateful
-from calibrant.training.components import components, known_of
+from calibrant.training.components import components, known_values
 from calibrant.training.randomness import generator
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.run_folder import chosen
@@ -77,7 +77,7 @@ def objective(request: Request, model: Reference, count: int) -> Objective:
 
 
 def _of_recipe(request: Request, model: Reference, recipe: Recipe, raw: list[Any]) -> Objective:
-    made = components(recipe, known_of(request.data))
+    made = components(recipe, known_values(request.data))
     penalties = made.penalties[0]
     for choice, penalty in zip(recipe.penalties, penalties, strict=True):
         if isinstance(penalty, Stateful):

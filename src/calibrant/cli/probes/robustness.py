@@ -43,7 +43,7 @@ def robustness(request: Request) -> Probed:
     record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": 1 + len(request.runs), "splits": {}}
     shown, panels, audited = [], [], []
     for split in request.splits:
-        found = distances.measured(
+        found = distances.load_or_measure(
             first.members,
             request.inputs(first),
             split,

@@ -22,10 +22,10 @@ from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import consistency
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report
-from calibrant.metrics.corruption_intervals import of_items
+from calibrant.metrics.corruption_intervals import item_means
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.evaluate import evaluate
-from calibrant.metrics.ood import OODReport, of_scores
+from calibrant.metrics.ood import OODReport, ood_report
 from calibrant.metrics.panel import Panel
 from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS
@@ -207,7 +207,7 @@ def steadiness(name: str, arrays: Arrays, resampling: Resampling | None) -> dict
         "relative_confidence": consistency.relative_confidence(logits, labels).mean(0),
         "flip_rate": consistency.flip_rate(logits, against),
     }
-    return of_items(items, resampling)
+    return item_means(items, resampling)
 
 
 def foreign(
@@ -230,7 +230,7 @@ def foreign(
         if "mutual_information" not in both:
             reasons["mutual_information"] = "needs the members of an ensemble"
         pair = (inside["entropy"], values["entropy"])
-        reports[name] = of_scores(both, reasons, pair, clean.k, binning, resampling)
+        reports[name] = ood_report(both, reasons, pair, clean.k, binning, resampling)
     return reports, entropies
 
 

@@ -26,7 +26,7 @@ def run(
         else:
             texts = {"split": "calibration" if cell.kind == "calibration" else "test"}
             texts |= {} if subject.raw else {"raw": "false"}
-            texts |= {"said": said} if (said := material.remark(cell)) else {}
+            texts |= {"said": remark} if (remark := material.remark(cell)) else {}
             folder.write(cell.key, arrays, texts)
     if folder is None:
         return out
@@ -43,8 +43,9 @@ def count_classes(subject: Subject, material: Material, model: str, data: str) -
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         shape = "×".join(map(str, material.shape))
-        said = f"network {model!r} cannot read {data} ({shape}): {reason}"
-        raise InputError(f"{said}; choose a network or data that fit") from error
+        raise InputError(
+            f"network {model!r} cannot read {data} ({shape}): {reason}; choose a network or data that fit"
+        ) from error
 
 
 def check_plan(material: Material, plan: Sequence[Cell]) -> None:

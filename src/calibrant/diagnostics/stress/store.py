@@ -97,8 +97,9 @@ class Folder:
             for severity in severities:
                 key = Cell("corruption", name, severity).key
                 if key not in self:
-                    said = f"{self.path} lacks {name} at severity {severity}"
-                    raise FileError(f"{said}; stress the reference with the same suite")
+                    raise FileError(
+                        f"{self.path} lacks {name} at severity {severity}; stress the reference with the same suite"
+                    )
                 found[name, severity] = self.read(key)
         return found
 

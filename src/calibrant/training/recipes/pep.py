@@ -51,7 +51,7 @@ FIVE = "cifar10[0-4]"
 
 
 def five_classes(network: str, about: str, **changes: Any) -> Recipe:
-    """PEP §3.2, out-of-distribution detection: five classes are for training, the other five are foreign."""
+    """PEP §3.2, out-of-distribution detection: train on five classes, the other five are OOD."""
     return replace(
         recipe("cifar10_cnn", "cifar10", network),
         name=f"pep/ood_{network}",
