@@ -108,13 +108,15 @@ def test_a_single_cut_applies_to_each_stream_of_the_call() -> None:
         torch.testing.assert_close(found[j::2], restarted(made, FRAMES[4 + j : 8 : 2]))  # each stream restarts once
 
 
-def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
-    made = TemporalSmoothing(lambda x: x[:, : int(x[0, -1])])
-    made(torch.full((1, 6), 3.0), stream="b")
-    with pytest.raises(InputError, match=r"stream 'b': logits of shape \(4,\) after \(3,\); resize the frames, reset"):
-        made(torch.full((2, 6), 4.0), stream=["a", "b"])
+def test_a_frame_of_another_shape_is_refused_before_any_stream_remembers() -> None:
+    made = TemporalSmoothing(lambda x: x.mean(-1))  # the shape of the logits does not tell
+    made(torch.full((1, 3, 5), 3.0), stream="b")
+    with pytest.raises(
+        InputError, match=r"stream 'b': a frame of shape \(3, 6\) after \(3, 5\); resize the frames, reset"
+    ):
+        made(torch.full((2, 3, 6), 4.0), stream=["a", "b"])
     assert list(made.memories) == ["b"] and made.memories["b"].seen == 1
-    made(torch.full((1, 6), 4.0), stream="b", cut=True)  # a new scene may have another shape
+    made(torch.full((1, 3, 6), 4.0), stream="b", cut=True)  # a new scene may have another shape
 
 
 def test_scene_cuts_are_found_by_the_change_of_the_prediction() -> None:

@@ -114,7 +114,8 @@ def test_intervals_hold_their_values() -> None:
 
 
 def test_mcece_takes_the_references_eces_as_given() -> None:
-    """Of one type it is the interval of the model's mean ECE over a constant; of several it lies within the types'."""
+    """For one type it is the interval of the model's mean ECE divided by a constant. For several types it lies within
+    the range of their intervals."""
     reference = cells(0, 1.0, 0.8)
     whole = corruption_report(cells(), reference, resampling=Resampling(0, 300))
     for c in TYPES:

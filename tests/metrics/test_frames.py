@@ -71,10 +71,10 @@ def test_a_mean_over_few_frames_has_students_interval() -> None:
 
 
 def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
-    """Frames that come in runs of alike ones are worth as many as there are runs.
+    """Six equal frames in a row count as one, if they form a block.
 
-    These blocks happen to be the runs. Whoever chooses a block does not know where runs begin, and blocks cut anywhere
-    miss some of the correlation: the interval is widened by that (`blocks.widening`), here by a quarter.
+    In general a block does not begin where the frames change, so it misses some of the correlation. The interval is
+    therefore widened (`block_length.widening`), here by a quarter.
     """
     logits, labels = video(n=10)
     slow = gathered(logits.repeat_interleave(6, 0), labels.repeat_interleave(6, 0))
@@ -88,7 +88,7 @@ def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
 
 
 def test_correlated_frames_widen_every_interval() -> None:
-    """60 frames of slow drift: each interval over single frames is longer than the same over frames in no order."""
+    """Each interval over 60 single frames is longer if neighbours are alike than if the same frames are shuffled."""
     logits, labels = video(seed=1, n=20)
     logits, labels = logits.repeat_interleave(3, 0), labels.repeat_interleave(3, 0)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(4))

@@ -43,7 +43,7 @@ def test_the_one_bad_part_is_named() -> None:
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
 def test_eight_equal_parts_rarely_have_a_worst(sharpness: float) -> None:
-    """Also of a model that is overconfident everywhere: no part is worse than the others."""
+    """A model may be overconfident everywhere, but then no part is worse than the others."""
     part = torch.from_numpy(np.random.default_rng(9).choice(8, 640, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.03, 0.02]))
     plain, corrected = 0, 0
     for seed in range(120):

@@ -55,10 +55,11 @@ def smoothed(log_p: Sequence[Tensor], decay: float, space: Space = "probability"
 
 @dataclass
 class Memory:
-    """What a stream remembers: its last predictions, the newest first, and the number of its frames so far."""
+    """What a stream remembers: its last predictions, the newest first, the number of its frames, and their shape."""
 
     kept: deque[Tensor]
     seen: int = 0
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +141,13 @@ class TemporalSmoothing(Ensemble):
     def _smooth(
         self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[bool], memories: dict[Hashable, Memory]
     ) -> Tensor:
+        for stream in dict.fromkeys(streams):
+            kept, shape = (memories[stream].kept, memories[stream].shape) if stream in memories else ((), x.shape[1:])
+            if kept and shape != x.shape[1:] and not cuts[streams.index(stream)]:
+                raise InputError(
+                    f"{stream_name(stream)}: a frame of shape {tuple(x.shape[1:])} after {tuple(shape)}; resize the "
+                    "frames, reset the stream, or pass cut=True"
+                )
         seen = {stream: memories[stream].seen if stream in memories else 0 for stream in streams}
         turns: list[int] = []  # number of each frame in its stream
         for stream in streams:
@@ -151,16 +159,10 @@ class TemporalSmoothing(Ensemble):
             raise InputError(
                 f"{stream_name(streams[at])}: frame {at} of this call has NaN logits; repair or drop the frame"
             )
-        for stream in seen:
-            kept = memories[stream].kept if stream in memories else ()
-            if kept and kept[0].shape != predicted.shape[1:] and not cuts[streams.index(stream)]:
-                raise InputError(
-                    f"{stream_name(stream)}: logits of shape {tuple(predicted.shape[1:])} after "
-                    f"{tuple(kept[0].shape)}; resize the frames, reset the stream, or pass cut=True"
-                )
         out = [predicted[:0]]
         for log_p, stream, cut in zip(predicted, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(deque(maxlen=int(self.window) + 1)))
+            memory.shape = x.shape[1:]
             # cloned, because a view would keep its whole batch in memory
             out.append(self._step(memory, log_p.clone() if len(predicted) > 1 else log_p, cut)[None])
         return classes_back(torch.cat(out), self.axis())
