@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibrant.errors import CalibrantWarning, InputError
+from calibrant.errors import CalibrantWarning, InputError, warn
 from calibrant.executors import InProcess, LocalProcesses, Outcome, OutOfTime, Pool, execute, mps, schedule
 from tests.killed import ENDED, begin, run_killed
 
@@ -223,17 +223,22 @@ if __name__ == "__main__":
 """
 
 
-def call(folder: Path, pool: str, quick: int) -> subprocess.Popen[str]:
-    """Start a command with six steps, of which only the first `quick` ever end."""
+def start(folder: Path, code: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
+    """Start a command with a folder and more words; its processes read its file."""
     script = folder / "command.py"
-    script.write_text(COMMAND)
+    script.write_text(code)
     root = Path(__file__).resolve().parents[2]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
     }
-    words = [sys.executable, str(script), str(folder), pool, str(quick)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
+    command = [sys.executable, str(script), str(folder), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env)
+
+
+def call(folder: Path, pool: str, quick: int) -> subprocess.Popen[str]:
+    """Start a command with six steps, of which only the first `quick` ever end."""
+    return start(folder, COMMAND, pool, str(quick))
 
 
 def test_two_commands_share_the_work_and_nothing_is_done_twice(tmp_path: Path) -> None:
@@ -285,6 +290,30 @@ class Leaving(Note):
     def run(self, deadline: float | None) -> None:
         Finalize(None, (self.folder / f"{self.key} ended").touch, exitpriority=0)
         super().run(deadline)
+
+
+@dataclass(frozen=True)
+class Warns(Note):
+    """A step that warns."""
+
+    def run(self, deadline: float | None) -> None:
+        warn("the GPU is shared")
+        super().run(deadline)
+
+
+WARNS = """
+import sys
+from pathlib import Path
+from tests.executors.test_executors import Warns
+from calibrant.executors import LocalProcesses, execute
+if __name__ == "__main__":
+    list(execute([Warns(Path(sys.argv[1]), "a")], LocalProcesses(1)))
+"""
+
+
+def test_a_warning_in_a_process_is_one_line(tmp_path: Path) -> None:
+    command = start(tmp_path, WARNS, stderr=subprocess.PIPE)
+    assert command.communicate()[1] == "note: the GPU is shared\n"
 
 
 def test_idle_processes_are_not_killed(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.ingredients import Ingredients
+from calibrant.ensembles.inputs import copied
 from calibrant.errors import InputError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back
@@ -176,7 +177,7 @@ class TemporalSmoothing(Ensemble):
 
     def _log_p(self, x: Tensor, turns: Sequence[int]) -> Tensor:
         """Return the predictor's own log-probabilities of each frame, classes last."""
-        axis = self.axis()
+        axis, x = self.axis(), copied(x)
         if isinstance(self.predictor, Ensemble) and self.rotate:
             each = []
             for frame, turn in zip(x, turns, strict=True):

@@ -14,11 +14,13 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from calibrant.errors import escaped
 from calibrant.executors import mps
 from calibrant.executors.step import Outcome, Step, attempt
 
@@ -156,6 +158,11 @@ class _Worker:
             self._process = None
 
 
+def _show_in_one_line(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning without its place in the code, as the command itself does."""
+    print(f"note: {escaped(str(message))}", file=sys.stderr, flush=True)
+
+
 def _serve(connection: Connection, threads: int, environment: Mapping[str, str]) -> None:
     """Run steps from the pipe, one after the other, until the pipe is closed or the parent dies."""
     parent = mp.parent_process()
@@ -168,6 +175,7 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
     threading.Thread(target=watch, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends its processes
     os.environ.update(environment)
+    warnings.showwarning = _show_in_one_line
     import torch
 
     torch.set_num_threads(threads)
