@@ -124,7 +124,15 @@ def test_both_logits_and_probs_must_be_chosen(tmp_path: Path) -> None:
         files.read(tmp_path / "q.npz")
 
 
+def test_a_prediction_without_its_confidence_is_ignored_beside_logits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], predicted=[1, 0])
+    assert files.read(tmp_path / "p.npz").predicted is None
+
+
 def test_splits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "train"]))
+    with pytest.raises(FileError, match="split holds test and train"):
+        files.read(tmp_path / "two.npz")
     np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "test"]))
     assert files.read(tmp_path / "p.npz").split is Split.TEST
     (tmp_path / "p.csv").write_text("label,logit_0,logit_1,split\n0,1,2,dev\n")
