@@ -137,9 +137,9 @@ def _results(
 
 @contextmanager
 def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads in which torch uses no further threads, because their number decides the last digit of a sum."""
+    """Threads of this process. Afterwards torch has as many threads as before."""
     own = torch.get_num_threads()
-    threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    threads = ThreadPoolExecutor(workers)
     try:
         yield threads
     finally:
@@ -149,6 +149,7 @@ def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 def run(task: Task, settings: Settings) -> Streamed | None:
     """Read, reduce and sum one task; None if all its items are ignored."""
+    torch.set_num_threads(1)  # in this thread, or in this process of a cluster: it decides the last digit of a sum
     whole, ladder, size = None, empty_ladder(), max(1, NUMBERS // parquet.width(task.part))
     for start, scores, said in batches(task, settings, size):
         if settings.spill is not None:
