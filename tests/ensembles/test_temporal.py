@@ -60,6 +60,11 @@ def test_images_keep_their_class_axis() -> None:
     front, x = nn.Conv2d(3, 4, 1), torch.randn(6, 3, 5, 7, generator=torch.Generator().manual_seed(2))
     last = TemporalSmoothing(lambda v: front(v).movedim(1, -1), class_axis=-1)(x)
     torch.testing.assert_close(TemporalSmoothing(front)(x), last.movedim(-1, 1))
+    made = TemporalSmoothing(front)
+    made(x[:3])
+    with pytest.raises(InputError, match=r"logits of shape \(4, 5, 7\) after \(5, 7, 4\)"):
+        made(x[3:], class_axis=3)
+    torch.testing.assert_close(made(x[3:]), last.movedim(-1, 1)[3:])  # the refused frames are not remembered
 
 
 def test_members_are_a_stream_of_their_own() -> None:

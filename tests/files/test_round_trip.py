@@ -140,6 +140,16 @@ def test_splits(tmp_path: Path) -> None:
         files.read(tmp_path / "p.csv")
 
 
+def test_images_of_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(2, 3, 4, 5)), rng.integers(0, 3, (2, 4, 5))
+    y[0, 0, 0] = 255
+    np.savez(tmp_path / "p.npz", logits=z, labels=y.astype(np.uint8))
+    got = files.read(tmp_path / "p.npz", class_axis=1, ignore_index=255)
+    assert got.n == 39 and got.k == 3 and got.group is not None and got.group.unique().tolist() == [0, 1]
+    assert got.logits is not None and np.array_equal(got.logits[0].numpy(), z[0, :, 0, 1])
+
+
 def test_npy_pair(tmp_path: Path) -> None:
     np.save(tmp_path / "probs.npy", np.full((3, 4), 0.25))
     np.save(tmp_path / "z.npy", 2 * np.eye(3))
