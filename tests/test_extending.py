@@ -81,13 +81,14 @@ ADDED: dict[str, Addition] = {
         "from contextlib import contextmanager\nfrom dataclasses import dataclass\nfrom typing import Any\n\n"
         "from calibrant.ensembles.ensemble import Ensemble, evaluating\n\n\n"
         "@dataclass(frozen=True, eq=False)\nclass Twice(Ensemble):\n"
-        '    """A network and its mirror image."""\n\n    model: Any\n    size = 2\n\n'
+        '    """A network and its mirror image."""\n\n    model: Any\n    size = 2\n    options = ("members",)\n\n'
         "    @classmethod\n    def build(cls, given):\n        return cls(given.network('twice'))\n\n"
         "    @contextmanager\n    def member(self, j):\n        with evaluating(self.model) as network:\n"
         "            yield (lambda x: network(x.flip(-1))) if j else network\n",
         ("ensembles/__init__.py", "type[Ensemble]] = {"),
         '"twice": Twice',
-        "calibrant.ensembles.ENSEMBLES['twice'](network).members(images)[1].allclose(network(images.flip(-1)))",
+        "calibrant.ensembles.ENSEMBLES['twice'](network).members(images)[1].allclose(network(images.flip(-1)))"
+        " and Ensembling('twice', members=2).check() is None",
         "Twice",
     ),
     "attacks": Addition(
@@ -246,6 +247,7 @@ SCRIPT = """
 import json, subprocess, sys
 from pathlib import Path
 import torch, calibrant
+from calibrant.cli.ensemble_options import Ensembling
 from calibrant.cli.list_ import rows
 from calibrant.training import RECIPES
 from calibrant.training.run import How, train

@@ -38,9 +38,16 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-3, atol=1e-6)
 
 
-def test_large_items_are_attacked_in_smaller_batches() -> None:
+def test_large_items_are_attacked_and_stored_in_smaller_batches(
+    victim: Victim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = {batch_size(DDN(), torch.empty(1000, *shape, device="meta")) for shape in ((3, 32, 32), (3, 224, 224))}
     assert sizes == {125} and batch_size(DDN(), torch.empty(1000, 3, 1024, 1024, device="meta")) == 42
+    monkeypatch.setattr("calibrant.attacks.loop.MOST_NUMBERS", 25 * 64)
+    part = load("digits")["test"].take(torch.arange(60), "test")  # type: ignore[arg-type]
+    for name, x in (("tensor", part.x / 255), ("batches", Batches(part, 60))):
+        robustness(victim.model, x, "ddn", iterations=1, store=tmp_path / name)
+        assert len(list((tmp_path / name).glob("*.safetensors"))) == 3
 
 
 def test_the_progress_bar_names_the_split(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,13 +67,17 @@ def test_a_store_distinguishes_predictors(victim: Victim, tmp_path: Path) -> Non
     twin = nn.Sequential(*net)
     with torch.no_grad():
         moved = nn.Sequential(*net[:-1], nn.Linear(676, 10))
-    different = net, other, moved, calibrant.smooth(net, ["2"]), relu6(net), Own(net), Own(moved)
+    # two kinds of layers at one place
+    both = [relu6(calibrant.smooth(net, "after 1", kernel=kernel)) for kernel in ((1, 1), (1, 2, 1))]
+    different = net, other, moved, calibrant.smooth(net, ["2"]), relu6(net), *both, Own(net), Own(moved)
     hashes = [weights_hash(each) for each in different]
     assert len(set(hashes)) == len(hashes)
     assert weights_hash(twin) == weights_hash(net) and weights_hash(Own(twin)) == weights_hash(Own(net))
-    for kind in ("closure", "method", "partial"):  # two of them may differ by their code alone
+    marked = wrappings(net)["closure"]
+    marked.class_axis = 1
+    for given in (*(wrappings(net)[kind] for kind in ("closure", "method", "partial")), marked):  # code may differ
         with pytest.raises(InputError, match="a store cannot tell this .* pass the network itself"):
-            robustness(wrappings(net)[kind], victim.x, bounds=victim.bounds, store=tmp_path / "s")
+            robustness(given, victim.x, bounds=victim.bounds, store=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 

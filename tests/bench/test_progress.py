@@ -43,7 +43,7 @@ def test_a_training_tells_its_epoch_unless_it_shows_a_bar(tmp_path: Path) -> Non
     rows = [{"epoch": 1, "seconds": 9.0}, {"event": "a message"}, {"epoch": 5, "seconds": 60.0}]
     log = step.folder / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert step.progress() == "epoch 5 of 20, about 15 minutes left"
+    assert step.progress() == "epoch 5 of 20, about 15 min left"
     log.write_text(log.read_text() + '{"epoch": 6, "sec')
     assert step.progress() == "", "a line is being written"
     shown = Train(step.recipe, Place(tmp_path, tmp_path, How(device="cpu")))

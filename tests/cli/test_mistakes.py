@@ -34,6 +34,8 @@ MISTAKES = [
     (f"audit {{d}}/test.npz --seed {HUGE}", f"seed={HUGE}; it must be a whole number of at most 64 bits"),
     (f"compare {{d}}/test.npz {{d}}/test.npz --seed {HUGE}", f"seed={HUGE}; it must be a whole number"),
     ("audit {d}/test.npz --stream", "only Parquet"),
+    ("audit {d}/test.npz --about positive", "test.npz: about='positive' needs exactly two classes"),
+    ("audit {d}/p.parquet --stream --about positive", "p.parquet: about='positive' needs exactly two classes"),
     ("audit {d}/test.npz --html none/r.html", "none does not exist"),
     ("audit {d}/site.npz --by sites", "no key 'sites' for group; did you mean 'site'?"),
     ("audit {d}/site.npz --by row", "'row' has 900 different values; 2 to 100 are parts to compare"),

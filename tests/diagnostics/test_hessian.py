@@ -17,7 +17,7 @@ from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_tra
 from calibrant.diagnostics.curvature import Curvature, Loss
 from calibrant.errors import InputError
 from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration, quadrature
-from calibrant.functional.trace import hutchpp
+from calibrant.functional.trace import hutchinson, hutchpp
 
 RNG = torch.Generator().manual_seed(0)
 X = torch.randn(24, 5, generator=RNG, dtype=torch.float64)
@@ -290,6 +290,16 @@ def test_the_interval_of_the_trace_covers_it() -> None:
         low, high = hutchpp(dense, 30, torch.Generator().manual_seed(seed)).interval()
         covered += low <= float(values.sum()) <= high
     assert covered / 200 > 0.88
+
+
+def test_the_error_of_hutchinsons_trace_is_that_of_random_signs() -> None:
+    """Var[vᵀAv] = 2 Σ_{i≠j} a_ij² for a symmetric A."""
+    a = torch.randn(30, 30, generator=RNG, dtype=torch.float64)
+    a += a.T.clone()
+    found = hutchinson(Dense(a), 400, torch.Generator().manual_seed(2))
+    error = float(2 * (a - a.diag().diag()).square().sum() / 400) ** 0.5
+    assert found.standard_error == pytest.approx(error, rel=0.15)
+    assert abs(found.value - float(a.trace())) < 4 * error
 
 
 def test_a_start_at_another_eigenvector_does_not_hide_the_largest() -> None:

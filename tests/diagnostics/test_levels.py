@@ -63,6 +63,16 @@ def test_levels_and_distances_may_be_arrays_or_lists() -> None:
             calibration_by_level(p, LEVEL, distance=wrong)
 
 
+def test_intervals_of_shares_end_at_0_and_1() -> None:
+    surest, least, gap = student([1, 1, 0.5], "t"), student([0, 0, 0.5], "t"), student([0, 0, 0.5], "t", (-1.0, 1.0))
+    assert surest.high == 1 and least.low == 0 and gap.low is not None and gap.low < 0
+
+
+def test_the_table_warns_of_small_levels() -> None:
+    small, large = (calibration_by_level(run(0).take(torch.arange(n)), LEVEL[:n]).notes() for n in (20, 120))
+    assert "A level has 6 items: its ECE is mostly chance." in small and not any("chance" in note for note in large)
+
+
 @pytest.mark.parametrize("of", ["true", "predicted", "confidence", "classes"])
 def test_variance_is_the_papers_sum(of: str) -> None:
     """σ² = 1/(M−1) Σ_m 1/N Σ_i (p̂_{m,i} − p̄_i)², of the class that the setting names."""

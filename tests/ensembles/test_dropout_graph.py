@@ -187,6 +187,14 @@ def test_the_graph_gives_the_members_of_the_plain_loop(how: str, asked: int | No
     assert torch.equal(x, X) and not torch.equal(got[0], got[1])
 
 
+@pytest.mark.parametrize("asked", [None, 3])
+def test_a_network_with_its_classes_last_keeps_them_there(asked: int | None) -> None:
+    model = network(lambda n, x: n.drop(n.features(x)).movedim(1, -1))
+    model.class_axis = -1  # type: ignore[assignment]
+    ensemble = MCDropout(model, members=5, together=asked)
+    torch.testing.assert_close(ensemble.members(X), looped(ensemble, X))
+
+
 def compares_each_item_with_one_of_the_others(n: Net, x: Tensor) -> Tensor:
     h = n.drop(n.features(x))
     return n.head((h - h.flip(0)).mean((2, 3)))

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from calibrant.ensembles import assemble
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout, insert
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.swa import SWA, average, recalibrate
 from calibrant.ensembles.swag import SWAG
 from calibrant.errors import InputError
@@ -65,6 +67,7 @@ def test_swag_draws_have_the_moments_of_the_checkpoints() -> None:
     assert torch.allclose(drawn.var(0), expected, rtol=0.12)
 
 
+NET = nn.Linear(2, 2)
 REFUSED = {
     "different parameters": lambda: average([nn.Linear(2, 2).state_dict(), nn.Linear(2, 2, bias=False).state_dict()]),
     "no checkpoints": lambda: average([]),
@@ -72,6 +75,10 @@ REFUSED = {
     "at least 2": lambda: SWAG.fit(nn.Linear(2, 2), [nn.Linear(2, 2).state_dict()]),
     "pass train=": lambda: SWA.fit(norm := nn.BatchNorm1d(3), [norm.state_dict()]),
     "at least one": lambda: DeepEnsemble([]),
+    "3 members were asked for, and this model has 2": lambda: assemble("deep", Ingredients([NET, NET], members=3)),
+    "needs several networks": lambda: assemble("deep", Ingredients([NET])),
+    "pep takes one network": lambda: assemble("pep", Ingredients([NET, NET])),
+    "swa needs the weights of several epochs": lambda: assemble("swa", Ingredients([NET])),
 }
 
 

@@ -24,7 +24,7 @@ class InPlace(nn.Module):
         return self.head(self.features(x.sub_(0.5).div_(0.2)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("kind", ["pep", "deep", "list"])
+@pytest.mark.parametrize("kind", ["pep", "deep", "list", "temporal"])
 def test_members_get_the_same_input_from_a_network_that_writes_to_it(kind: str) -> None:
     net, x, y = InPlace().eval(), X.clone(), torch.arange(5) % 3
     with torch.no_grad():
@@ -36,6 +36,9 @@ def test_members_get_the_same_input_from_a_network_that_writes_to_it(kind: str) 
         )
     elif kind == "deep":
         members = calibrant.DeepEnsemble([net, copy.deepcopy(net)]).members(x)
+    elif kind == "temporal":
+        members = [calibrant.TemporalSmoothing(net, window=0)(x), calibrant.TemporalSmoothing(net, window=0)(x)]
+        alone = alone.double().log_softmax(-1)
     else:
         members = calibrant.predict([net, net], [(x, y)]).logits
     assert all(torch.equal(m, alone) for m in members)

@@ -54,6 +54,13 @@ def test_restores_modes_statistics_and_the_global_generator(model: nn.Module, da
     assert torch.equal(rng, torch.get_rng_state())
 
 
+def test_modes_are_restored_after_an_error(model: nn.Module) -> None:
+    model.train()
+    with pytest.raises(RuntimeError):
+        calibrant.predict(model, [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))])
+    assert all(m.training for m in model.modules())
+
+
 def test_a_modules_own_train_method_is_not_called(data: TensorDataset) -> None:
     """Exported programs refuse `eval()`, and adapters merge their weights in it."""
 

@@ -56,6 +56,25 @@ def test_each_pixel_is_smoothed_separately() -> None:
     torch.testing.assert_close(found[:, 1, 2], one)
 
 
+def test_images_keep_their_class_axis() -> None:
+    front, x = nn.Conv2d(3, 4, 1), torch.randn(6, 3, 5, 7, generator=torch.Generator().manual_seed(2))
+    last = TemporalSmoothing(lambda v: front(v).movedim(1, -1), class_axis=-1)(x)
+    torch.testing.assert_close(TemporalSmoothing(front)(x), last.movedim(-1, 1))
+    made = TemporalSmoothing(front)
+    made(x[:3])
+    with pytest.raises(InputError, match=r"logits of shape \(4, 5, 7\) after \(5, 7, 4\)"):
+        made(x[3:], class_axis=3)
+    torch.testing.assert_close(made(x[3:]), last.movedim(-1, 1)[3:])  # the refused frames are not remembered
+
+
+def test_members_are_a_stream_of_their_own() -> None:
+    made = TemporalSmoothing(identity, window=3)
+    whole = restarted(made, FRAMES)
+    made(FRAMES[:5])
+    torch.testing.assert_close(made.members(FRAMES)[0], whole)
+    torch.testing.assert_close(made(FRAMES[5:]), whole[5:])
+
+
 def test_log_space_is_the_normalised_weighted_mean_of_logs() -> None:
     found = TemporalSmoothing(identity, window=1, decay=0.5, space="log")(FRAMES)
     log_p = torch.log_softmax(FRAMES.double(), -1)

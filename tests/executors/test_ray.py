@@ -101,12 +101,8 @@ def test_rows_are_measured_on_a_cluster(cluster: Any, tmp_path: Path, monkeypatc
 
 
 def test_a_folder_is_audited_on_a_cluster_to_the_digit(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import torch
-
-    torch.set_num_threads(1)  # as Ray's workers: the number of threads decides the last digit of a sum
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     rng = np.random.default_rng(0)
     for part in range(4):
         z = rng.normal(0, 2, (500, 5)).astype(np.float32)

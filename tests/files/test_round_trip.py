@@ -124,12 +124,30 @@ def test_both_logits_and_probs_must_be_chosen(tmp_path: Path) -> None:
         files.read(tmp_path / "q.npz")
 
 
+def test_a_prediction_without_its_confidence_is_ignored_beside_logits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], predicted=[1, 0])
+    assert files.read(tmp_path / "p.npz").predicted is None
+
+
 def test_splits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "train"]))
+    with pytest.raises(FileError, match="split holds test and train"):
+        files.read(tmp_path / "two.npz")
     np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "test"]))
     assert files.read(tmp_path / "p.npz").split is Split.TEST
     (tmp_path / "p.csv").write_text("label,logit_0,logit_1,split\n0,1,2,dev\n")
     with pytest.raises(CalibrantError, match="unknown split 'dev'"):
         files.read(tmp_path / "p.csv")
+
+
+def test_images_of_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(2, 3, 4, 5)), rng.integers(0, 3, (2, 4, 5))
+    y[0, 0, 0] = 255
+    np.savez(tmp_path / "p.npz", logits=z, labels=y.astype(np.uint8))
+    got = files.read(tmp_path / "p.npz", class_axis=1, ignore_index=255)
+    assert got.n == 39 and got.k == 3 and got.group is not None and got.group.unique().tolist() == [0, 1]
+    assert got.logits is not None and np.array_equal(got.logits[0].numpy(), z[0, :, 0, 1])
 
 
 def test_npy_pair(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 from scipy.signal import lfilter
+from scipy.stats import norm, t
 
-from calibrant.metrics.block_length import FEWEST, block_length, widening
+from calibrant.metrics.block_length import FEWEST, block_length, student_widening, widening
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 
@@ -36,6 +37,10 @@ def test_lengths_grow_with_the_correlation_and_five_blocks_remain() -> None:
     for n in range(1, 30):
         series = autoregressive(0.5, n, n)
         assert 1 <= block_length(series) <= max(1, n // FEWEST) and 1 <= widening(series, 1) <= 2
+
+
+def test_few_blocks_are_widened_by_students_t() -> None:
+    assert student_widening(5, 0.95) == pytest.approx(t.ppf(0.975, 4) / norm.ppf(0.975))
 
 
 def test_a_report_of_frames_chooses_its_block() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.bca import influence
+from calibrant.metrics.bca import design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap
 from calibrant.metrics.calibration_cells import _binomial_quantiles
 from calibrant.metrics.intervals import CAVEATS, SHORT
@@ -101,6 +101,11 @@ def test_the_coverage_table_has_a_row_for_every_metric_and_caveats_explain_the_r
                 assert said, f"{name} has a {mark} in {page} and no caveat says so"
     least = min((float(x) for _, cells in rows for x in re.findall(r"([\d.]+) ⚠", cells)), default=100.0)
     assert least >= float(re.search(r"\((\d+)% at the worst\)", SHORT)[1])  # type: ignore[index]
+
+
+def test_design_effect_of_copies_is_their_number() -> None:
+    x = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert design_effect(x.repeat(4), torch.arange(50).repeat(4)) == pytest.approx(4.0)
 
 
 def test_all_items_certain_and_right() -> None:

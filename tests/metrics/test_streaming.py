@@ -27,6 +27,7 @@ from calibrant.metrics.panel import Metric
 from calibrant.metrics.stream import RUNGS, StreamPanel, StreamState, floor_of, rung, state
 from calibrant.metrics.stream_parquet import Settings, stream
 from calibrant.metrics.stream_report import BOUNDS, bounds_line, report
+from calibrant.training.environment import threads
 
 
 def scores(n: int, k: int = 5, scale: float = 3.0, seed: int = 0, round_to: int | None = None) -> Scores:
@@ -179,8 +180,29 @@ def test_threads_read_the_same_as_one(tmp_path: Path, monkeypatch: pytest.Monkey
     together = stream(tmp_path / "parts", Settings(), workers=2)
     for name, value in vars(alone.state).items():
         if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(getattr(together.state, name), value, rtol=1e-12, atol=1e-12)
+            assert torch.equal(getattr(together.state, name), value), name
     assert together.state.n == alone.state.n == 5000
+
+
+def test_the_last_digit_does_not_depend_on_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker used all of torch's threads, and two workers used half of them, which changes the order of sums."""
+    monkeypatch.setattr(stream_parquet, "TASK_ROWS", 1000)
+    write_parts(tmp_path / "parts", logits(120_000), 1, rows=60_000)
+    with threads(2):
+        alone, together = (stream(tmp_path / "parts", Settings(), workers=n).state for n in (1, 2))
+        assert torch.get_num_threads() == 2
+    assert torch.equal(alone.moments, together.moments) and torch.equal(alone.ladder, together.ladder)
+
+
+def test_row_groups_may_be_empty(tmp_path: Path) -> None:
+    """The width of a row was taken from the first group, which was a division by zero."""
+    table = logits(300)
+    with pq.ParquetWriter(tmp_path / "x.parquet", table.schema) as out:
+        for rows in (table[:0], table, table[:0]):
+            out.write_table(rows)
+    check(stream(tmp_path / "x.parquet", Settings()).state, reduce(calibrant.read(tmp_path / "x.parquet")))
 
 
 SORTED = {

@@ -13,7 +13,7 @@ import torch
 import calibrant
 from calibrant.cli import run
 from calibrant.errors import InputError, SplitError
-from calibrant.posthoc.advise import advise
+from calibrant.posthoc.advise import advise, halves
 from calibrant.types import jsonable
 from tests.posthoc.simulated import simulated
 
@@ -77,3 +77,10 @@ def test_a_budget_without_comparison_is_not_called_no_gain() -> None:
     assert all(row["status"] == "skipped" for row in told.ranking if row["method"] != "identity")
     assert told.chosen == "temperature" and told.sentence.startswith("Use temperature")
     assert advise(simulated(1500, 3), budget=1e-9).chosen == "as it is"
+
+
+def test_halves_are_disjoint_and_seeded() -> None:
+    p = simulated(101)
+    a, b = halves(p, 0)
+    assert a.n + b.n == 101 == len(torch.cat([a.logits, b.logits]).unique(dim=0))
+    assert a.fingerprint() == halves(p, 0)[0].fingerprint() != halves(p, 1)[0].fingerprint()

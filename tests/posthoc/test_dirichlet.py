@@ -11,6 +11,7 @@ from torch import Tensor
 import calibrant
 from calibrant.errors import InputError
 from calibrant.posthoc.dirichlet import Dirichlet, DirichletMap, Matrix
+from calibrant.posthoc.shrinkage import content_folds
 from calibrant.posthoc.temperature import least_nll
 
 W = torch.tensor([[0.9, 0.2, 0.0], [-0.1, 0.6, 0.1], [0.0, -0.2, 1.1]], dtype=torch.float64)
@@ -66,3 +67,11 @@ def test_settings_come_in_pairs() -> None:
     with pytest.raises(InputError, match="both lambda_ and mu"):
         Dirichlet(lambda_=1.0)
     assert issubclass(Matrix().map, DirichletMap)
+
+
+def test_folds_are_stratified() -> None:
+    log_p, y = simulate(300)
+    fold = content_folds(log_p, y, 3)
+    for c in range(3):
+        sizes = torch.bincount(fold[y == c], minlength=3)
+        assert int(sizes.max() - sizes.min()) <= 1

@@ -19,8 +19,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from calibrant.errors import InputError
 from calibrant.posthoc.estimator import CalibrantClassifier
 
-"""Check → reason why it is expected to fail. There is none."""
-
 ESTIMATORS = [
     CalibrantClassifier(method="temperature"),
     CalibrantClassifier(GaussianNB(), method="isotonic_centred", cv=3),
@@ -51,6 +49,16 @@ def test_naive_bayes_becomes_honest(classes: int, method: str) -> None:
     assert np.allclose(np.exp(fitted.predict_log_proba(X_new)), p)
     assert np.array_equal(fitted.predict(X_new), fitted.classes_[p.argmax(1)])
     assert fitted.map_.record.k == classes and "ok" in fitted.map_.record.guard
+
+
+def test_string_labels_keep_their_columns() -> None:
+    X, y, X_new, _ = data(3)
+    names = np.array(["zebra", "ant", "mole"])
+    fitted, plain = (CalibrantClassifier(method="temperature").fit(X, labels) for labels in (names[y], y))
+    assert fitted.classes_.tolist() == ["ant", "mole", "zebra"]
+    p = fitted.predict_proba(X_new)
+    assert np.allclose(p, plain.predict_proba(X_new)[:, [1, 2, 0]], atol=1e-4)
+    assert np.array_equal(fitted.predict(X_new), fitted.classes_[p.argmax(1)])
 
 
 def test_the_map_sees_scores_of_items_the_estimator_has_not_seen() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 import calibrant
 from calibrant.errors import RefusedError, SplitError
@@ -157,6 +158,20 @@ def test_auroc_and_its_variance() -> None:
         half = mean_of(i, None)
         errors.append((half.high - half.low) / 2 / 1.96)  # type: ignore[operator]
     assert np.mean(errors) == pytest.approx(np.std(areas), rel=0.2)
+
+
+def test_auroc_within_folds_of_different_size() -> None:
+    """The mean over folds, weighted by their items; a fold without errors has no AUROC and does not count."""
+    s = reduce(simulated(60, scale=0.1, seed=1))
+    right, wrong = (s.correct == 1).nonzero()[:, 0], (s.correct == 0).nonzero()[:, 0]
+    folds = [torch.cat([right[:4], wrong[:3]]), torch.cat([right[4:15], wrong[3:5]]), right[15:21]]
+    s = s.take(torch.cat(folds))
+    rows = torch.arange(s.n).split([len(f) for f in folds])
+    area, influence = auroc_within(s, pad_sequence(rows, batch_first=True, padding_value=s.n))
+    each = [roc_auc_score(s.correct[i].numpy(), s.confidence[i].numpy()) for i in rows[:2]]
+    assert 0.4 < each[0] != each[1] < 1
+    assert area == pytest.approx((7 * each[0] + 13 * each[1]) / 20, abs=1e-12)
+    assert not influence[rows[2]].any() and influence[rows[1]].any()
 
 
 def test_standard_errors_count_groups() -> None:

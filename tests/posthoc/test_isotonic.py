@@ -26,6 +26,8 @@ def test_equals_scikit_learn_with_ties(data: list[tuple[int, bool]], queries: li
     at = np.concatenate([x, queries])
     assert np.interp(at, steps.x, steps.y) == pytest.approx(oracle.predict(at), abs=1e-9)
     assert (np.diff(steps.soft) >= -1e-12).all() and (steps.soft > 0).all() and (steps.soft < 1).all()
+    points, fitted = pava(x, hit, centred=True), oracle.predict(x)
+    assert points.x == pytest.approx([x[np.isclose(fitted, y)].mean() for y in points.y])
 
 
 @pytest.mark.parametrize("kind", ["top", "one_vs_rest"])

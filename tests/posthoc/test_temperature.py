@@ -208,6 +208,7 @@ def test_ece_objective_on_the_papers_grid() -> None:
     assert best == T and certificate["ece"] == pytest.approx(every[best], abs=1e-12)
     m = calibrant.fit("temperature", z, y, objective="ece")
     assert float(m.summary()["temperature"]) == T
+    assert least_ece(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))[0] == GRID[0], "the smallest of equal ones"
 
 
 @pytest.mark.parametrize("members, scale, step", [(1, 1.0, 0.0), (1, 60.0, 0.0), (1, 2.0, 1.0), (3, 2.0, 0.0)])

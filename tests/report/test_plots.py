@@ -19,6 +19,7 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
 from calibrant.report.plots import overfitting_curves, overfitting_scatter, shift
 from calibrant.report.plots.shift import heatmap
+from calibrant.report.plots.style import new_axes
 from calibrant.report.plots.svg import to_svg
 from calibrant.types import Estimate, Predictions, Report
 
@@ -74,6 +75,9 @@ def test_forest_and_before_after(make: Callable[..., Predictions], scores: Score
     reports = {name: evaluate(make(n=300, seed=i), intervals=False) for i, name in enumerate("AB")}
     axes = plots.forest(reports, names=("accuracy", "ece"))
     assert [ax.lines[0].get_xdata()[0] for ax in axes] == [reports["A"][n].value for n in ("accuracy", "ece")]
+    mine = np.array([new_axes(), new_axes()])  # as `plt.subplots` returns them
+    assert plots.forest(reports, names=("accuracy", "ece"), axes=mine) is mine
+    assert plots.before_after(scores, event_bins(scores), axes=mine) is mine
     before, after = plots.before_after(scores, event_bins(scores))
     assert before.get_title() == "before" and after.get_title() == "after"
 

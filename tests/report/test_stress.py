@@ -15,6 +15,7 @@ from torch import nn
 
 import calibrant
 from calibrant.data import load
+from calibrant.diagnostics.stress.subject import Subject
 from calibrant.errors import InputError
 from calibrant.report.numbers import percent
 from calibrant.report.panels import drawn
@@ -119,6 +120,23 @@ def test_bytes_and_floats_normalisation_and_ensembles(tmp_path: Path) -> None:
     c = calibrant.stress(calibrant.PEP(model(), 0.0, 2), test.x, test.y, out=tmp_path / "out", **whole)  # type: ignore[arg-type]
     assert a.values("nll")["brightness", 2] == pytest.approx(c.values("nll")["brightness", 2], rel=1e-5)
     assert (tmp_path / "out" / "stress.json").is_file()
+
+
+def test_images_that_do_not_fit_into_memory_together_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = load("digits")["test"].x[:50]
+    subject = Subject(calibrant.PEP(model(), 0.1, 4))
+    with torch.no_grad():
+        expected = calibrant.PEP(model(), 0.1, 4)(x.float() / 255)
+    spread = []
+    for held in (1 << 30, 2 * 64 * 10, 0):  # all batches at once, three, one
+        monkeypatch.setattr("calibrant.diagnostics.stress.subject.HELD", held)
+        answer = subject.answer(torch.split(x, 10))
+        torch.testing.assert_close(answer.logits, expected, atol=1e-5, rtol=0)
+        spread.append(answer.member_entropy)
+    torch.testing.assert_close(spread[1], spread[0])
+    torch.testing.assert_close(spread[2], spread[0])
+    with pytest.raises(InputError, match="returned NaN"):
+        Subject(lambda v: v.flatten(1) * torch.nan).answer([x])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.errors import InputError
-from calibrant.training import How, Recipe, load, read, select, train
+from calibrant.training import How, Recipe, load, read, select, selection, train
 from calibrant.training.selection import best
 
 QUIET = How(device="cpu", quiet=True)
@@ -19,8 +19,13 @@ def recipe(split: str = "validation") -> Recipe:
     return read("digits/smoothing", ["epochs=3", "network.hidden=[32]", GRID % split])
 
 
-def test_the_best_on_validation_is_chosen_and_the_oracle_recorded(tmp_path: Path) -> None:
+def test_the_best_on_validation_is_chosen_and_the_oracle_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []  # both splits may have the same best point
+    monkeypatch.setattr(selection, "best", lambda *given: asked.append(given[2]) or best(*given))
     record = select(recipe(), tmp_path / "run", QUIET)
+    assert asked == ["validation", "test"]
     assert [p["settings"] for p in record["points"]] == [{"targets.epsilon": 0.0}, {"targets.epsilon": 0.3}]
     eces = [p["metrics"]["validation"]["ece"] for p in record["points"]]
     assert record["chosen"]["metrics"]["validation"]["ece"] == min(eces)

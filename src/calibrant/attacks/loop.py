@@ -173,7 +173,10 @@ def _copy_rows(rows: State, results: State) -> None:
 
 def batch_size(attack: Attack, x: Tensor) -> int:
     """Return the number of items that are attacked at once, such that all batches are equally large."""
-    limit = BATCH_LIMITS.get(x.device.type, BATCH_LIMITS["cpu"])
-    most = attack.batch or max(1, min(limit, MOST_NUMBERS // x[0].numel()))
-    batches = -(-len(x) // most)
+    batches = -(-len(x) // (attack.batch or most_items(x.device, x[0].numel())))
     return -(-len(x) // batches)
+
+
+def most_items(device: torch.device, numbers: int) -> int:
+    """Return the most items that are attacked at once, if an item has this many numbers."""
+    return max(1, min(BATCH_LIMITS.get(device.type, BATCH_LIMITS["cpu"]), MOST_NUMBERS // max(1, numbers)))

@@ -107,15 +107,17 @@ def weights_hash(predictor: Any) -> str:
         own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
         parts = [each for value in own.values() for each in (value.values() if isinstance(value, Mapping) else [value])]
         tensors_held = [each for each in parts if isinstance(each, Tensor)]
-        if isinstance(predictor, MethodType) or not own or not (networks or tensors_held):
+        if isinstance(predictor, (FunctionType, MethodType)) or not own or not (networks or tensors_held):
             raise InputError(
                 f"a store cannot tell this {type(predictor).__name__} from another one; pass the network itself, or "
                 "leave store out"
             )
         digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
     for network in networks:
-        inserted = {**smoothed(network), **blurpooled(network), **bounded(network)}
-        digest.update(_stable_repr(network) + _stable_repr(inserted))
+        digest.update(_stable_repr(network))
+        kinds = [layers for layers in (smoothed(network), blurpooled(network), bounded(network)) if layers]
+        for layers in kinds or [{}]:  # one by one, because layers of two kinds may be at the same place
+            digest.update(_stable_repr(layers))
         for name, tensor in network.state_dict().items():
             if isinstance(tensor, Tensor):
                 digest.update(name.encode())

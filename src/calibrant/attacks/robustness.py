@@ -28,6 +28,7 @@ from calibrant.attacks.attack import Attack, AttackResult
 from calibrant.attacks.bounds import Bounds, check_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
+from calibrant.attacks.loop import most_items
 from calibrant.attacks.networks import predictor_device, weights_hash
 from calibrant.attacks.store import Store, open_store
 from calibrant.data.batches import Batches
@@ -38,8 +39,6 @@ from calibrant.functional.tensors import as_tensor
 from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
-CHUNK = {"cpu": 256, "cuda": 2048}
-"""Number of items between two writes to the store."""
 
 
 def robustness(
@@ -78,7 +77,8 @@ def robustness(
     n = len(x.part) if isinstance(x, Batches) else len(x)
     if not n:
         raise InputError("there is no item to measure: the Batches are empty")
-    size = chunk or CHUNK.get(where.type, CHUNK["cpu"])
+    first = x[:1] if isinstance(x, Tensor) else x.part.inputs(slice(1))
+    size = chunk or max(attack.batch or 1, most_items(where, first.numel()))  # a chunk is one batch
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)

@@ -27,8 +27,9 @@ class Reporting:
 
     def start(self, step: Step, deadline: float | None) -> None:
         now = time.monotonic()
-        self._running[step.key], self._next[step.key] = (step, now), now + FIRST
-        if not self._thread.is_alive():
+        self._next[step.key] = now + FIRST  # before the thread can see the step
+        self._running[step.key] = step, now
+        if self._thread.ident is None:
             self._thread.start()
         self._pool.start(step, deadline)
 
@@ -40,6 +41,8 @@ class Reporting:
 
     def close(self) -> None:
         self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()  # no line after the last outcome, nor while the interpreter shuts down
         self._pool.close()
 
     def ended(self, outcome: Outcome) -> None:

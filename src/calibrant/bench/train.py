@@ -86,7 +86,7 @@ class Train(BenchStep):
             return None
         epoch, seconds = last_epoch(self.folder / "log.jsonl")
         left = seconds * (self.recipe.epochs - epoch) / 60
-        return f"epoch {epoch} of {self.recipe.epochs}, about {left:.0f} minutes left" if epoch else ""
+        return f"epoch {epoch} of {self.recipe.epochs}, about {left:.0f} min left" if epoch else ""
 
     def run(self, deadline: float | None) -> None:
         how = replace(self.place.how, keep_weights=max(self.place.how.keep_weights, self.keep_weights))

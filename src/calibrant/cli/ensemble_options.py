@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from calibrant.cli.model_data import Setting
     from calibrant.ensembles.ensemble import Ensemble
 
-METHODS = {
-    "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network; snapshots are the weights that were kept
-    "where": ("pep", "dropout"),
-    "sigma": ("pep",),
-    "distribution": ("pep",),
-    "search": ("pep",),
-    "p": ("dropout",),
-    "fit_on": ("pep",),
-    "save": ("pep",),
-}
-"""Option → the ensembles that have it."""
-
 
 @dataclass(frozen=True)
 class Ensembling:
@@ -64,8 +52,9 @@ class Ensembling:
             raise unknown("ensemble", self.ensemble, ENSEMBLES)
         given = self.given | {name: value for name, value in others.items() if value is not None}
         for name in given:
-            methods, option = METHODS[name], f"--{name.replace('_', '-')}"
+            methods = [method for method, made in ENSEMBLES.items() if name in made.options]
             if self.ensemble not in methods:
+                option = f"--{name.replace('_', '-')}"
                 nothing = "without an ensemble" if self.ensemble is None else f"with {self.ensemble}"
                 of = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
                 rest = "; add that" if len(methods) == 1 else f", and changes nothing {nothing}; add one"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -18,6 +19,8 @@ from calibrant.errors import InputError
 @dataclass(frozen=True, eq=False)
 class DeepEnsemble(Ensemble):
     """Several networks that were trained independently."""
+
+    options: ClassVar[tuple[str, ...]] = ("members",)
 
     models: tuple[nn.Module, ...]
 

@@ -59,6 +59,8 @@ class MCDropout(Ensemble):
     and the logits agree to rounding.
     """
 
+    options = ("members", "p", "where")
+
     def __init__(
         self,
         model: nn.Module,

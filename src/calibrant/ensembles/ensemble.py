@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,9 @@ class Ensemble(Shown):
     layout of the network: [N, K, H, W], and [M, N, K, H, W] from `members`. `predict` returns pixels as items: [N·H·W,
     K].
     """
+
+    options: ClassVar[tuple[str, ...]] = ()
+    """The options of the command line that this ensemble has; the others are refused."""
 
     @property
     def size(self) -> int:

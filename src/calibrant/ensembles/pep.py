@@ -50,6 +50,8 @@ VERSION = 1
 class PEP(Ensemble):
     """A model whose predictions are averaged over m Gaussian perturbations of its weights."""
 
+    options = ("members", "sigma", "where", "distribution", "search", "fit_on", "save")
+
     def __init__(
         self,
         model: nn.Module,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from calibrant.errors import InputError
 @dataclass(frozen=True, eq=False)
 class Snapshot(DeepEnsemble):
     """Checkpoints of one run, averaged as predictions (not as weights: that is SWA)."""
+
+    options: ClassVar[tuple[str, ...]] = ()  # the run decides how many members there are
 
     @classmethod
     def fit(cls, model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> Snapshot:

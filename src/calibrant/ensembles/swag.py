@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ from calibrant.functional.noise import member_seed
 @dataclass(frozen=True, eq=False)
 class SWAG(Ensemble):
     """M draws from a Gaussian that is fitted to the weights at the end of training."""
+
+    options: ClassVar[tuple[str, ...]] = ("members",)
 
     model: nn.Module  # at the mean
     variance: Mapping[str, Tensor]  # diagonal part, by parameter

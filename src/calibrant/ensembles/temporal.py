@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.ingredients import Ingredients
+from calibrant.ensembles.inputs import copied
 from calibrant.errors import InputError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back
@@ -140,13 +141,17 @@ class TemporalSmoothing(Ensemble):
     def _smooth(
         self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[bool], memories: dict[Hashable, Memory]
     ) -> Tensor:
-        for stream in dict.fromkeys(streams):
-            kept, shape = (memories[stream].kept, memories[stream].shape) if stream in memories else ((), x.shape[1:])
-            if kept and shape != x.shape[1:] and not cuts[streams.index(stream)]:
-                raise InputError(
-                    f"{stream_name(stream)}: a frame of shape {tuple(x.shape[1:])} after {tuple(shape)}; resize the "
-                    "frames, reset the stream, or pass cut=True"
-                )
+        def check(what: str, shape: Sequence[int], held: Callable[[Memory], Sequence[int]]) -> None:
+            """Refuse another shape than the one that a stream remembers, unless a new scene begins."""
+            for stream in dict.fromkeys(streams):
+                memory = memories.get(stream)
+                if memory and memory.kept and held(memory) != shape and not cuts[streams.index(stream)]:
+                    raise InputError(
+                        f"{stream_name(stream)}: {what} of shape {tuple(shape)} after {tuple(held(memory))}; resize "
+                        "the frames, reset the stream, or pass cut=True"
+                    )
+
+        check("a frame", x.shape[1:], lambda memory: memory.shape)
         seen = {stream: memories[stream].seen if stream in memories else 0 for stream in streams}
         turns: list[int] = []  # number of each frame in its stream
         for stream in streams:
@@ -158,6 +163,7 @@ class TemporalSmoothing(Ensemble):
             raise InputError(
                 f"{stream_name(streams[at])}: frame {at} of this call has NaN logits; repair or drop the frame"
             )
+        check("logits", predicted.shape[1:], lambda memory: memory.kept[0].shape)
         out = [predicted[:0]]
         for log_p, stream, cut in zip(predicted, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(deque(maxlen=int(self.window) + 1)))
@@ -176,7 +182,7 @@ class TemporalSmoothing(Ensemble):
 
     def _log_p(self, x: Tensor, turns: Sequence[int]) -> Tensor:
         """Return the predictor's own log-probabilities of each frame, classes last."""
-        axis = self.axis()
+        axis, x = self.axis(), copied(x)
         if isinstance(self.predictor, Ensemble) and self.rotate:
             each = []
             for frame, turn in zip(x, turns, strict=True):

@@ -3,9 +3,8 @@
     for outcome in execute(steps, LocalProcesses(4), deadline=…): …
 
 A `Step` names the steps it needs, knows whether it is done, and runs itself. It writes its output once, atomically, so
-any executor may run it, and a step that was killed is run again. A small result can travel with the outcome instead. A
-`Pool` starts steps and reports how they ended: `InProcess`, `LocalProcesses` on one machine, `cluster.RayCluster` on
-many.
+any executor may run it, and a step that was killed is run again. A `Pool` starts steps
+and reports how they ended: `InProcess`, `LocalProcesses` on one machine, `cluster.RayCluster` on many.
 """
 
 from __future__ import annotations

@@ -53,13 +53,13 @@ class InProcess:
 class LocalProcesses:
     """`count` processes, and `cpu_only` more for the steps that do not want the accelerator.
 
-    Each process has `threads` threads; by default the processes share the processors. `cuda` says that they share one
-    GPU."""
+    The processes share the processors. `cuda` says that they share one GPU.
+    """
 
-    def __init__(self, count: int, cpu_only: int = 0, threads: int | None = None, cuda: bool = False) -> None:
+    def __init__(self, count: int, cpu_only: int = 0, cuda: bool = False) -> None:
         self._shared, self._cuda, self._environment = ExitStack(), cuda, dict[str, str]()
         self._context = _context()
-        self._threads = threads or max(1, (os.cpu_count() or 1) // (count + cpu_only))
+        self._threads = max(1, (os.cpu_count() or 1) // (count + cpu_only))
         self._separate = cpu_only > 0
         self._workers = [self._worker(gpu=True) for _ in range(count)]
         self._workers += [self._worker(gpu=False) for _ in range(cpu_only)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from calibrant.errors import CalibrantError, FailedError
 from calibrant.files import locks
@@ -52,8 +52,8 @@ class Step(Protocol):
     def seconds(self) -> float | None:
         """Seconds that are left at the measured pace; None if no pace is known."""
 
-    def run(self, deadline: float | None) -> Any:
-        """Do the work. The return value travels with the outcome; most steps write files and return nothing."""
+    def run(self, deadline: float | None) -> None:
+        """Do the work and write its output."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,6 @@ class Outcome:
     ending: Ending
     seconds: float = 0.0
     error: CalibrantError | None = None
-    value: Any = None
 
     @property
     def why(self) -> str:
@@ -84,13 +83,14 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
     """Run a step under its lease and return its outcome; no error of the step is raised."""
     start = time.perf_counter()
 
-    def ended(ending: Ending, error: CalibrantError | None = None, value: Any = None) -> Outcome:
-        return Outcome(step, ending, time.perf_counter() - start, error, value)
+    def ended(ending: Ending, error: CalibrantError | None = None) -> Outcome:
+        return Outcome(step, ending, time.perf_counter() - start, error)
 
     try:
         with nullcontext() if step.lease is None else locks.alone_in(step.lease):
-            value = None if step.done() else step.run(deadline)  # another command may have done it meanwhile
-        return ended("done", value=value)
+            if not step.done():  # another command may have done it meanwhile
+                step.run(deadline)
+        return ended("done")
     except locks.InUse:
         return ended("busy")
     except OutOfTime:

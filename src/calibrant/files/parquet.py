@@ -68,7 +68,7 @@ def width(part: Path) -> int:
     meta = _open(part).metadata
     if meta.num_rows == 0:
         return 1
-    group = meta.row_group(0)
+    group = next(g for g in map(meta.row_group, range(meta.num_row_groups)) if g.num_rows)
     values = sum(int(group.column(c).num_values) for c in range(group.num_columns))
     return max(1, values // int(group.num_rows))
 

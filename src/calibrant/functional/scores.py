@@ -129,10 +129,11 @@ def reduce(
     return _explicit(scores, predictions)
 
 
-def positive_class(scores: Scores) -> Scores:
+def positive_class(scores: Scores, source: str = "") -> Scores:
     """The scores of binary items with confidence about class 1 instead of about the predicted label."""
     if scores.k != 2:
-        raise InputError(f"about='positive' needs exactly two classes, these predictions have {scores.k}")
+        where = f"{source}: " if source else ""
+        raise InputError(f"{where}about='positive' needs exactly two classes, these predictions have {scores.k}")
     says_one = scores.predicted == 1
     return replace(
         scores,

@@ -94,7 +94,7 @@ def evaluate_predictions(
     home = CPU if p.logits is None or p.group is not None else p.logits.device  # groups are drawn on the CPU
     scores = reduce(p, checked_count("bins", bins, 1), classwise=classwise, home=home)
     report = evaluate_scores(
-        positive_class(scores) if about == "positive" else scores,
+        positive_class(scores, p.source) if about == "positive" else scores,
         metrics=metrics,
         resampling=Resampling(seed, checked_count("replicates", replicates, 20)) if intervals else None,
         members=p.members,

@@ -1,8 +1,8 @@
 """Parquet larger than memory → `StreamState`, a few rows at a time, in threads or on a cluster.
 
 A task is a run of row groups of one part. Its state is a sum, so tasks may run anywhere. States are added in the order
-of the rows, so the result does not depend on which task ends first. NumPy, torch and Arrow release the interpreter's
-lock, so threads run in parallel. Unlike processes, they start at once and need not send their states.
+of the rows, so the result is the same to the last bit for any number of workers. NumPy, torch and Arrow release the
+interpreter's lock, so threads run in parallel. Unlike processes, they start at once and need not send their states.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def stream(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Streamed:
     """The state of all rows under `path`, read by threads of this process or by a cluster."""
-    todo = tasks(path)
-    total = sum(t.rows for t in todo)
     done, whole = 0, None
     with _threads(workers) if cluster is None else closing(cluster) as readers:
+        todo = tasks(path)
+        total = sum(t.rows for t in todo)
         window = 2 * workers if cluster is None else WINDOW
         for task, found in zip(todo, _results(todo, settings, readers.submit, window), strict=True):
             if found is not None:
@@ -137,9 +137,9 @@ def _results(
 
 @contextmanager
 def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that share the processors."""
+    """Threads of this process. Afterwards torch has as many threads as before."""
     own = torch.get_num_threads()
-    threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, own // workers),))
+    threads = ThreadPoolExecutor(workers)
     try:
         yield threads
     finally:
@@ -149,6 +149,7 @@ def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 def run(task: Task, settings: Settings) -> Streamed | None:
     """Read, reduce and sum one task; None if all its items are ignored."""
+    torch.set_num_threads(1)  # in this thread, or in this process of a cluster: it decides the last digit of a sum
     whole, ladder, size = None, empty_ladder(), max(1, NUMBERS // parquet.width(task.part))
     for start, scores, said in batches(task, settings, size):
         if settings.spill is not None:
@@ -174,7 +175,7 @@ def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Sc
         if p.fitted_on and p.fitted_on == p.origin and not settings.allow_reuse:
             raise SplitError(f"{task.part}: the map was fitted on the same items that it is judged on (--allow-reuse)")
         scores = reduce(p, settings.bins)
-        yield start, positive_class(scores) if settings.positive else scores, p
+        yield start, positive_class(scores, str(task.part)) if settings.positive else scores, p
 
 
 def _at_row(error: CalibrantError, start: int) -> CalibrantError:

@@ -32,7 +32,7 @@ def forest(
 ) -> Sequence[Axes]:
     """Draw one panel per metric, with its own scale, and one row per report."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]
-    axes = axes or side_by_side(len(present), len(reports))
+    axes = side_by_side(len(present), len(reports)) if axes is None else axes  # an array of axes has no truth value
     for i, (ax, name) in enumerate(zip(axes, present, strict=False)):
         better = METRICS[name].better
         ax.set_title(f"{SHORT.get(name, name)}\n{BETTER[better]}", fontsize=8.5, color=COLOURS["muted"])

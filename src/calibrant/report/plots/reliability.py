@@ -101,7 +101,7 @@ def before_after(
     before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None
 ) -> Sequence[Axes]:
     """Draw two reliability diagrams side by side, with the same scales."""
-    axes = axes or side_by_side(2, 6, width=3.1)
+    axes = side_by_side(2, 6, width=3.1) if axes is None else axes  # an array of axes has no truth value
     for ax, data, title in zip(axes, (before, after), ("before", "after"), strict=True):
         reliability(data, ax=ax)
         ax.set_title(title, fontsize=10, color=COLOURS["muted"])
