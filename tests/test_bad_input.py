@@ -378,8 +378,8 @@ EXTREMES: dict[str, Extreme] = {
     "float16 probabilities": Extreme(
         lambda d: npz(d / "x.npz", probs=P.astype(np.float16), labels=Y), 20, 3, lambda m: m["nll"]["value"] > 0
     ),
-    "uint8 labels": Extreme(
-        lambda d: npz(d / "x.npz", logits=Z, labels=Y.astype(np.uint8)),
+    "uint32 labels": Extreme(
+        lambda d: npz(d / "x.npz", logits=Z, labels=Y.astype(np.uint32)),
         20,
         3,
         value("accuracy", float((Z.argmax(1) == Y).mean())),

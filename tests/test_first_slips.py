@@ -47,6 +47,11 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "data without labels": (lambda: calibrant.train("digits/focal", data=Z), r"each must be \(x, y\)"),
     "data of two lengths": (lambda: calibrant.train("digits/focal", data=(Z, Y[:5])), "60 items and 5 labels"),
+    "no data": (lambda: calibrant.predict(NET, None), r"NoneType, which holds no inputs; pass a loader of"),
+    "no map to export": (lambda: calibrant.to_onnx("m.onnx", NET, None, Z), "needs a fitted map .*, not NoneType"),
+    "gamma as text": (lambda: calibrant.losses.Focal(gamma="3"), "gamma='3' must be a number"),
+    "a norm as text": (lambda: calibrant.losses.LpNorm(p="1"), "p='1' must be a number"),
+    "a share as text": (lambda: calibrant.transforms.Mixup(alpha="0.2"), "alpha='0.2' must be a number"),
     "a negative gamma": (lambda: calibrant.losses.Focal(gamma=-1), "gamma must be 0 or more, got -1; 0 is"),
 }
 

@@ -240,6 +240,7 @@ def test_one_severity_is_called_the_only_one(stressed_once: StressReport) -> Non
     assert "severity 5, the only one tried" in text and "breaks this model first" not in text
     assert not any(line.startswith("mean") for line in text.splitlines())
     (made,) = [p for p in stressed_once.panels() if p.title.startswith("How well does it hold")]
+    assert "At severity 5, the error is" in made.lead  # one type: there is nothing to average over
     assert [row[0] for row in made.tables[0].rows] == ["clean", "5"]
 
 

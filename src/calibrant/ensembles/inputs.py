@@ -26,7 +26,12 @@ def copied(inputs: Any) -> Any:
 
 
 def batches_of(loader: Any, most: int = 500) -> Any:
-    """Cut a pair (inputs, labels) or a Dataset into batches of at most `most` items; return anything else as it is."""
+    """Cut a pair (inputs, labels) or a Dataset into batches of at most `most` items; other loaders stay as they are."""
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        what = type(loader).__name__
+        raise InputError(
+            f"the data is {what}, which holds no inputs; pass a loader of (x, labels) or a pair of tensors"
+        )
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset) and isinstance(loader, Sized):
         return _batched(loader, most)
     if not (isinstance(loader, tuple | list) and len(loader) == 2 and isinstance(loader[0], Tensor | np.ndarray)):

@@ -200,13 +200,7 @@ def _is_test(data: Any) -> bool:
 
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
     """Yield batches of at most `most` items, and fewer if items are large, because activations need more memory."""
-    calibration = batches_of(calibration, most)
-    if not isinstance(calibration, Iterable):
-        what = type(calibration).__name__
-        raise InputError(
-            f"calibration is {what}, which holds no inputs; pass a loader of (x, labels) or a pair of tensors"
-        )
-    for batch in calibration:
+    for batch in batches_of(calibration, most):
         args, kwargs, y, _ = unpack(batch)
         yield (args, kwargs), y
 

@@ -160,7 +160,7 @@ class _Worker:
 
 def _show_in_one_line(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning without its place in the code, as the command itself does."""
-    print(f"note: {escaped(str(message))}", file=sys.stderr, flush=True)
+    print(escaped(f"note: {message}"), file=sys.stderr, flush=True)
 
 
 def _serve(connection: Connection, threads: int, environment: Mapping[str, str]) -> None:

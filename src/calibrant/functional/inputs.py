@@ -139,9 +139,10 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise InputError(f"{where}labels must be one integer per item, not an array of shape {tuple(labels.shape)}")
-    whole = torch.isfinite(labels) & (labels == labels.long())
-    if at := first_place(~whole):
-        raise InputError(f"{where}label in row {at[0]} is {labels[at].item()}, not an integer class index")
+    if labels.is_floating_point():
+        whole = torch.isfinite(labels) & (labels == labels.long())
+        if at := first_place(~whole):
+            raise InputError(f"{where}label in row {at[0]} is {labels[at].item()}, not an integer class index")
     labels = labels.long()
     low = labels < 0
     bad = low if k is None else low | (labels >= k)

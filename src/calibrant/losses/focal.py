@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.settings import number
 from calibrant.losses.item_loss import ItemLoss
 
 
@@ -52,7 +53,7 @@ class InverseFocal(ItemLoss):
 
 def check_gamma(*gammas: float) -> None:
     for gamma in gammas:
-        if not 0 <= gamma < math.inf:
+        if not 0 <= number("gamma", gamma, infinite=True) < math.inf:
             raise InputError(f"gamma must be 0 or more, got {gamma}; 0 is cross-entropy")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.settings import number
 from calibrant.losses.inputs import at_least_float32, item_weights, weighted_mean
 from calibrant.protocols import Batch
 
@@ -20,7 +21,7 @@ class LpNorm:
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.p >= 1:
+        if not number("p", self.p, infinite=True) >= 1:
             raise InputError(f"p must be at least 1 for a norm, got {self.p}")
 
     def __call__(self, logits: Tensor, batch: Batch | Tensor | None = None) -> Tensor:

@@ -82,7 +82,7 @@ class MapLayer(Float64):
         return out.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> nn.Module:
+def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> Calibrated:
     """Return the model, not copied, and the map as one module; `class_axis` is as in `calibrant.predict`."""
     if not isinstance(fitted, FittedMap):
         raise InputError(f"attach needs a fitted map (calibrant.fit, calibrant.load), not {type(fitted).__name__}")

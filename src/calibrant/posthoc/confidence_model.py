@@ -72,8 +72,8 @@ def features_of(p: Predictions, name: str) -> Tensor:
     where = p.source or "these predictions"
     if p.features is None:
         raise InputError(
-            f"{name} needs features, but {where} have none; write them with `calibrant predict MODEL --features`, or "
-            "pass calibrant.predictions(…, features=…)"
+            f"{name} needs features, and there are none in {where}; write them with `calibrant predict MODEL "
+            "--features`, or pass calibrant.predictions(…, features=…)"
         )
     x = p.features.detach().cpu().double().reshape(p.n, -1)
     bad = (~torch.isfinite(x)).any(1).nonzero()

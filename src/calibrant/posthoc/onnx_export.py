@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, MapError, MissingDependencyError, RefusedError
 from calibrant.files import atomic
 from calibrant.functional.segmentation import classes_last
-from calibrant.posthoc.attach import Calibrated
+from calibrant.posthoc.attach import Calibrated, attach
 from calibrant.posthoc.map import FittedMap
 
 Example = Tensor | Mapping[str, Tensor]
@@ -44,7 +44,7 @@ def to_onnx(
     """
     if any(len(t) < 2 for t in _inputs(example).values()):
         raise InputError("the example needs two items or more: a batch of one would be exported as a batch of one only")
-    return _write(path, Calibrated(model, fitted, class_axis).eval(), example)
+    return _write(path, attach(model, fitted, class_axis=class_axis).eval(), example)
 
 
 def write_map_onnx(path: str | PathLike[str], fitted: FittedMap) -> Path:

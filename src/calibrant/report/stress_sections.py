@@ -32,8 +32,9 @@ def corruptions(o: Outcome) -> Panel:
     assert found is not None
     worst = max(found.by_severity)
     last = found.by_severity[worst]
+    over = f", averaged over {len(found.by_type)} types" if len(found.by_type) > 1 else ""
     lead = (
-        f"{breaking(o)} At severity {worst}, averaged over {len(found.by_type)} types, "
+        f"{breaking(o)} At severity {worst}{over}, "
         f"the error is {short(last['error'])} and ECE {short(last['ece'])}; on clean images, they are "
         f"{percent(1 - (o.clean['accuracy'].value or 0))} and {percent(o.clean['ece'].value)}."
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.settings import number
 from calibrant.transforms.mixup import Mixing, beta, mix, permutation
 
 
@@ -23,7 +24,7 @@ class CutMix(Mixing):
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.alpha >= 0 and 0 <= self.probability <= 1):
+        if not (number("alpha", self.alpha) >= 0 and 0 <= number("probability", self.probability) <= 1):
             raise InputError(
                 f"alpha must be 0 or more and probability in [0, 1], got {self.alpha} and {self.probability}"
             )

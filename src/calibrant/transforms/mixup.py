@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.settings import number
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Mixup(Mixing):
     per_item: bool = False
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
+        if not number("alpha", self.alpha) >= 0:
             raise InputError(f"alpha must not be negative, got {self.alpha}; 0 switches mixup off")
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
