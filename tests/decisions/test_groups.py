@@ -136,8 +136,11 @@ def test_rules_for_pixels(tmp_path: Path) -> None:
     found = calibrant.load(sets.save(tmp_path / "rule"))(z, class_axis=1).sets
     assert found is not None and found.shape == z.shape
     assert torch.equal(found, 1 - torch.softmax(z.double(), 1) <= sets.tensors()["quantile"])
-    module = calibrant.attach(torch.nn.Identity(), sets, class_axis=1)
-    assert torch.equal(module(z)[2], found) and module(z)[0].shape == y.shape
+    for module in (calibrant.attach(torch.nn.Identity(), sets, class_axis=axis) for axis in (1, None)):
+        assert torch.equal(module(z)[2], found) and module(z)[0].shape == y.shape
+    last = torch.nn.Identity()
+    last.class_axis = -1  # a network may state its own
+    assert torch.equal(calibrant.attach(last, sets)(z.movedim(1, -1))[2], found.movedim(1, -1))
     with pytest.raises(InputError, match="200 groups are too few .* 2995 are needed.*--by group"):
         calibrant.decide(z, y, accuracy=0.999, **axes)
     with pytest.raises(InputError, match="200 groups are too few to promise 99.9%: 999 are needed.*--by group"):

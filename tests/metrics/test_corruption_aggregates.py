@@ -12,6 +12,7 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption import Key, corruption_report
+from calibrant.metrics.evaluate import evaluate_scores
 
 TYPES, SEVERITIES, N, K = ("fog", "snow", "frost"), (1, 2, 3, 4, 5), 300, 5
 
@@ -97,6 +98,16 @@ def test_items_are_resampled_jointly() -> None:
     joint = corruption_report(copies, resampling=Resampling(0, 400)).means["mean_error"]
     alone = corruption_report({("fog", 3): copies["fog", 3]}, resampling=Resampling(0, 400)).means["mean_error"]
     assert joint.low == pytest.approx(alone.low) and joint.high == pytest.approx(alone.high)
+
+
+def test_mean_auroc_of_one_cell_has_the_interval_of_auroc() -> None:
+    found, y = logits_of(0, 2.0)
+    scores = reduce(predictions(found["fog", 5], y))
+    drawn = Resampling(0, 400)
+    mean = corruption_report({("fog", 5): scores}, resampling=drawn).means["mean_auroc"]
+    alone = evaluate_scores(scores, metrics=["auroc"], resampling=drawn)["auroc"]
+    assert mean.value == pytest.approx(alone.value, abs=1e-12)
+    assert (mean.low, mean.high) == pytest.approx((alone.low, alone.high), abs=0.1 * (alone.high - alone.low))
 
 
 def test_intervals_hold_their_values() -> None:

@@ -64,7 +64,7 @@ def flat(fitted: FittedMap) -> list[FittedMap]:
 
 
 class RuleModel(Attached):
-    """The model, then the rule. With `class_axis` it decides about each pixel."""
+    """The model, then the rule. It decides about each pixel of a network that labels pixels."""
 
     def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None = None) -> None:
         super().__init__(model, class_axis)
@@ -73,7 +73,7 @@ class RuleModel(Attached):
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         z = self.logits(x, *args, **kwargs)
-        if self.class_axis is None:
+        if z.ndim == 2:
             return self.decision(z)  # type: ignore[no-any-return]
         found = self.decision(z.reshape(-1, z.shape[-1]))
         pixels = [t.reshape(*z.shape[:-1], *t.shape[1:]) for t in found]
