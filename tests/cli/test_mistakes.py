@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from calibrant import files
 from calibrant.cli import run
@@ -40,6 +41,7 @@ MISTAKES = [
     ("audit {d}/site.npz --by sites", "no key 'sites' for group; did you mean 'site'?"),
     ("audit {d}/site.npz --by row", "'row' has 900 different values; 2 to 100 are parts to compare"),
     ("audit {d}/p.parquet --by label --stream", "--by needs the items in memory"),
+    ("audit {d}/few.npz --advise", "few.npz: 50 items are too few to split; pass --calibration FILE"),
     ("audit {d}/test.npz --plan 0", "width 0; pass the width"),
     ("audit", "(see `calibrant audit --help`)"),
     ("bench run", "(see `calibrant bench run --help`)"),
@@ -132,6 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(d / "cal.npz", 0, "calibration")
     make(d / "test.npz", 1, "test")
     make(d / "four.npz", 1, "test", k=4)
+    files.write(d / "few.npz", files.read(d / "test.npz").take(torch.arange(50)))
     test = dict(np.load(d / "test.npz"))
     np.savez(d / "site.npz", **test, site=np.arange(900) % 3, row=np.arange(900))
     files.write(d / "p.parquet", files.read(d / "test.npz"))

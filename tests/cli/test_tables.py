@@ -122,7 +122,9 @@ def test_streamed_parts_keep_their_columns_and_take_the_names(
         save(tmp_path / "parts" / f"{i}.parquet", rows(150, i))
     key = ("--labels-key", "species")
     said(capsys, "fit", tmp_path / "parts", *key, "--method", "temperature", "-o", tmp_path / "map")
-    said(capsys, "apply", tmp_path / "map", tmp_path / "parts", *key, "-o", tmp_path / "out")
+    words = ("apply", tmp_path / "map", tmp_path / "parts", *key, "-o", tmp_path / "out")
+    record = json.loads(said(capsys, *words, "--json"))
+    assert record["parts"] == 2 and record["n"] == 300 and record["nll_after"] < record["nll_before"]
     found = [row for part in sorted((tmp_path / "out").glob("*.parquet")) for row in load(part)]
     assert [row["species"] for row in found] == [row["species"] for i in range(2) for row in rows(150, i)]
     assert found[0]["note"] == EXTRA["note"]

@@ -118,6 +118,14 @@ def test_bad_input_is_one_line() -> None:
         calibrant.fit("histogram", p, bins=0)
 
 
+def test_a_map_of_a_top_1_set_takes_predictions_with_more_classes() -> None:
+    """A top-1 set shows only the classes that occur in it."""
+    seen = calibrant.predictions(labels=["ant", "bee"] * 20, predicted=["ant"] * 40, confidence=torch.rand(40))
+    m = Histogram(bins=2).fit(seen)
+    every = calibrant.predictions(torch.zeros(3, 3), ["ant", "bee", "cow"], classes=["ant", "bee", "cow"])
+    assert m.record.classes == () and m.predictions(every).n == 3
+
+
 def test_the_identity_keeps_the_confidence_of_an_earlier_map() -> None:
     g = torch.Generator().manual_seed(11)
     z = 3 * torch.randn(400, 4, generator=g, dtype=torch.float64)

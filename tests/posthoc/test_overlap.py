@@ -78,6 +78,8 @@ def test_equal_scores_are_not_equal_items() -> None:
         return predictions(None, rng.integers(2, size=400), probs=np.stack([share, 1 - share], 1))
 
     assert overlap.sketch(votes(0)) == ()
+    copied = drawn(1000, 3, 0).take(torch.cat([torch.arange(920), torch.arange(80)]))
+    assert overlap.sketch(copied) == (), "160 items of 1,000 equal another one"
     fitted = calibrant.fit("temperature", replace(votes(0), split=Split.CALIBRATION))
     assert fitted.overlap(votes(1)) == 0
 
