@@ -42,7 +42,7 @@ class Reporting:
     def close(self) -> None:
         self._ended.set()
         if self._thread.ident is not None:
-            self._thread.join()  # no line after the last outcome, nor while the interpreter shuts down
+            self._thread.join()  # it must not print while the interpreter shuts down
         self._pool.close()
 
     def ended(self, outcome: Outcome) -> None:
