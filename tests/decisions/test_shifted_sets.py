@@ -47,6 +47,30 @@ def test_weighted_quantile_equals_the_papers() -> None:
         assert found[i].tolist() == [1 - p <= q for p in row]
 
 
+def test_weights_keep_coverage_under_a_known_shift() -> None:
+    """Hard items (small margin) are five times as frequent later: plain sets lose coverage, weighted ones keep it."""
+
+    def weight(z: torch.Tensor) -> torch.Tensor:
+        top = z.topk(2, 1).values
+        return torch.where(top[:, 0] - top[:, 1] < 2, 5.0, 0.2).double()
+
+    plain, weighted = [], []
+    for seed in range(20):
+        z, y = world(2000, seed)
+        many, truth = world(8000, 1000 + seed)
+        g = torch.Generator().manual_seed(seed)
+        keep = torch.rand(8000, generator=g) < weight(many) / 5
+        many, truth = many[keep], truth[keep]
+        for out, d in (
+            (plain, calibrant.decide(z, y, set_coverage=0.9)(many)),
+            (weighted, WeightedSets(z, y, weights=weight(z), coverage=0.9)(many, weights=weight(many))),
+        ):
+            assert d.sets is not None
+            out.append(float(d.sets.gather(1, truth[:, None]).double().mean()))
+    assert sum(plain) / 20 < 0.88
+    assert sum(weighted) / 20 == pytest.approx(0.9, abs=0.008)
+
+
 @pytest.mark.parametrize("step", [0.01, 0.1])
 def test_no_stream_breaks_the_bound_of_adaptive_sets(step: float) -> None:
     """The opponent gives a label outside the set whenever it can, then only easy ones, then drifting ones."""
@@ -61,6 +85,19 @@ def test_no_stream_breaks_the_bound_of_adaptive_sets(step: float) -> None:
         missed += int(not d.sets[0, label])
         sets.update(d, label)
         assert abs(missed / (t + 1) - 0.1) <= (0.9 + step) / (step * (t + 1)) + 1e-9
+
+
+def test_adaptive_sets_follow_a_drift_that_fixed_ones_do_not() -> None:
+    cal, (z, y) = world(2000, 0), world(3000, 1, temperature=4.0)
+    fixed = calibrant.decide(*cal, set_coverage=0.9)(z)
+    sets, hits = AdaptiveSets(*cal, coverage=0.9), []
+    for t in range(3000):
+        d = sets(z[t : t + 1])
+        assert d.sets is not None
+        hits.append(bool(d.sets[0, y[t]]))
+        sets.update(d, y[t : t + 1])
+    assert fixed.sets is not None and float(fixed.sets.gather(1, y[:, None]).double().mean()) < 0.8
+    assert sum(hits[1000:]) / 2000 == pytest.approx(0.9, abs=0.01)
 
 
 def test_refusals() -> None:
